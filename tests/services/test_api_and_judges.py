@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from tests.fixtures.ports import unused_port
+from tests.services.command import adjudge
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.wire import RewardAnswer
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.faults
 RUBRIC = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds."} for n in range(12)]}
 RESPONSES = [f"Response {n}." for n in range(48)]
 SLOW = "scripted://hash?delay_s=0.02&concurrency=4"
-RUN = CliRunner()
 
 
 def judge(port: int, folder: Path, engine: str = SLOW, **settings: str) -> AbstractContextManager[Service]:
@@ -157,7 +155,7 @@ def test_requests_go_to_the_judge_that_they_name(ports: tuple[int, int], tmp_pat
 @pytest.mark.parametrize("token", [None, ""])
 def test_a_judge_without_a_token_refuses_to_listen_off_loopback(token: str | None) -> None:
     environment = {"ADJUDGE_JUDGE_TOKEN": token}
-    result = RUN.invoke(app, ["judge", "--host", "0.0.0.0", "--engine", "scripted://hash"], env=environment)
+    result = adjudge("judge", "--host", "0.0.0.0", "--engine", "scripted://hash", env=environment)
     assert result.exit_code == 1
     assert "ADJUDGE_JUDGE_TOKEN" in result.stderr
 
@@ -176,6 +174,6 @@ def test_an_api_without_judges_in_its_settings_says_what_to_set(
 ) -> None:
     monkeypatch.setenv("ADJUDGE_JUDGES", judges)
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path))
-    result = RUN.invoke(app, ["api", "--port", "0"])
+    result = adjudge("api", "--port", "0")
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())

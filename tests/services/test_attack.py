@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from adjudge_services import judges
-from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
 from judge_server.attacks.corpus import read_corpus, read_tasks
 from judge_server.attacks.report import chosen_attacks, plan_attacks
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.judging.presentation import DECOYS, has_content
 from judge_server.ports import Batch, Call, Reply
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 LIMIT = 32
 """Two attacks of each kind."""
 
@@ -44,9 +43,7 @@ def judge_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str]
 
 def run(*arguments: str, judge: str = "scripted://yes") -> Result:
     """Run the command."""
-    result = RUN.invoke(app, ["attack", judge, *arguments])
-    assert "Traceback" not in result.output
-    return result
+    return adjudge("attack", judge, *arguments)
 
 
 def results(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:

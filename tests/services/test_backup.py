@@ -12,11 +12,10 @@ import httpx2
 import psycopg
 import pytest
 from sqlalchemy import URL
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
+from tests.services.command import adjudge
 from tests.services.one_host import RestartableService
 from tests.services.operations.cluster import score
 from tests.services.trainers import CRITERIA, USES, Rewards, Trainer, group, training
@@ -102,8 +101,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackedUpDat
 
 def said(settings: dict[str, str], *arguments: str) -> str:
     """Run an `adjudge` command with these settings; return its output."""
-    result = CliRunner(env=settings).invoke(app, list(arguments))
-    assert result.exit_code == 0, result.output
+    result = adjudge(*arguments, env=settings, exit_code=0)
     return result.stdout
 
 
@@ -200,16 +198,16 @@ def test_a_service_on_a_restored_backup_resumes_from_the_time_of_the_backup(
 def test_a_backup_is_complete_and_never_replaces_a_file(tmp_path: Path) -> None:
     settings = {"ADJUDGE_DATA_DIR": str(tmp_path)}
     command = ["backup", str(tmp_path / "copy.db")]
-    early = CliRunner(env=settings).invoke(app, command)
+    early = adjudge(*command, env=settings)
     assert (early.exit_code, "does not exist" in " ".join(early.stderr.split())) == (1, True)
     said(settings, "migrate")
     said(settings, *command)
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
-    twice = CliRunner(env=settings).invoke(app, command)
+    twice = adjudge(*command, env=settings)
     assert (twice.exit_code, "already exists" in " ".join(twice.stderr.split())) == (1, True)
-    nowhere = CliRunner(env=settings).invoke(app, ["backup", str(tmp_path / "no" / "copy.db")])
+    nowhere = adjudge("backup", tmp_path / "no" / "copy.db", env=settings)
     assert nowhere.exit_code == 1
     server = {**settings, "ADJUDGE_DATABASE_URL": "postgresql+psycopg://h/d"}
-    other = CliRunner(env=server).invoke(app, ["backup", str(tmp_path / "other.db")])
+    other = adjudge("backup", tmp_path / "other.db", env=server)
     assert (other.exit_code, "pg_dump" in other.stderr) == (1, True)
     assert not list(tmp_path.glob("*.part"))

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
-RUN = CliRunner()
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief."}]}
 ROWS, VERDICTS = 8, 16
 
@@ -33,9 +31,7 @@ def labelled(tmp_path: Path) -> str:
 
 def run(*arguments: str) -> Result:
     """Run the command."""
-    result = RUN.invoke(app, ["bakeoff", *arguments])
-    assert "Traceback" not in result.output
-    return result
+    return adjudge("bakeoff", *arguments)
 
 
 def report(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
@@ -90,7 +86,7 @@ def test_a_second_run_asks_each_contender_one_question(labelled: str) -> None:
     again = report(*both)
     assert len(log.read_text().splitlines()) == lines + 2
     assert [one["quality"] for one in again.values()] == [one["quality"] for one in first.values()]
-    evaluated = RUN.invoke(app, ["evaluate", "scripted://hash", labelled, "--json"])  # uses the same log
+    evaluated = adjudge("evaluate", "scripted://hash", labelled, "--json")  # uses the same log
     assert evaluated.exit_code == 0, evaluated.output
     assert len(log.read_text().splitlines()) == lines + 3
 

@@ -7,25 +7,16 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.judges import references_by_judge
 from judge_server.evaluation.labelled import half_of
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
-RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
 GROUPS = 40
 GROUP = {"id": "g", "prompt": "?", "responses": ["unseen"], "rubric": {"criteria": CRITERIA}}
-
-
-def run(*arguments: str) -> Result:
-    """Run a command."""
-    result = RUN.invoke(app, [*arguments])
-    assert "Traceback" not in result.output
-    return result
 
 
 def written(file: Path, *rows: Any) -> str:
@@ -37,7 +28,7 @@ def written(file: Path, *rows: Any) -> str:
 def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:
     """Write groups labelled by the judge's probability and the numbers of group and criterion."""
     plain = [GROUP | {"id": f"g{n}", "responses": [f"response {n}"]} for n in range(GROUPS)]
-    scored = run("score", written(tmp_path / "groups.jsonl", *plain), "--engine", "scripted://hash", "--jsonl")
+    scored = adjudge("score", written(tmp_path / "groups.jsonl", *plain), "--engine", "scripted://hash", "--jsonl")
     rows = []
     for place, line in enumerate(scored.stdout.splitlines()):
         verdicts = json.loads(line)["responses"][0]["verdicts"]
@@ -54,23 +45,22 @@ def labelled(tmp_path: Path) -> str:
 
 def verdicts_of(tmp_path: Path, engine: str = "scripted://hash") -> Result:
     """Score a response without labels."""
-    return run("score", written(tmp_path / "one.jsonl", GROUP), "--engine", engine, "--jsonl")
+    return adjudge("score", written(tmp_path / "one.jsonl", GROUP), "--engine", engine, "--jsonl")
 
 
 def test_a_service_applies_the_version_that_the_settings_name(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = run("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
-    assert stored.exit_code == 0, stored.output
+    stored = adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature", exit_code=0)
     assert "stored team@1" in stored.stdout
     assert (
         "unchanged: team@1"
-        in run("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature").stdout
+        in adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature").stdout
     )
-    shown = json.loads(run("calibrations", "show", "team").stdout)
+    shown = json.loads(adjudge("calibrations", "show", "team").stdout)
     assert shown["measured"]["brier"]["n"] > 50
-    assert run("calibrations", "alias", "team", "live", "1").exit_code == 0
-    assert "live" in run("calibrations").stdout
+    assert adjudge("calibrations", "alias", "team", "live", "1").exit_code == 0
+    assert "live" in adjudge("calibrations").stdout
 
     def probabilities(result: Result) -> list[tuple[float, float]]:
         (answer,) = [json.loads(line) for line in result.stdout.splitlines()]
@@ -87,8 +77,7 @@ def test_a_service_applies_the_version_that_the_settings_name(
 def test_a_calibration_is_refused_once_the_judge_has_changed(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = run("calibrate", "scripted://hash", labelled, "--name", "team")
-    assert stored.exit_code == 0, stored.output
+    adjudge("calibrate", "scripted://hash", labelled, "--name", "team", exit_code=0)
     monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
     monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.03")  # part of the judge's fingerprint
     refused = verdicts_of(tmp_path)
@@ -114,21 +103,21 @@ def test_references_are_listed_for_the_default_judge_or_by_judge() -> None:
 def test_a_calibration_that_makes_held_out_rows_worse_is_not_stored(tmp_path: Path) -> None:
     """The judge is always right on the rows for fitting, and always wrong on the others."""
     file = label(tmp_path, lambda p, place, n: (p >= 0.5) != (half_of(f"g{place}") == "held"))
-    result = run("calibrate", "scripted://hash", file, "--name", "team")
+    result = adjudge("calibrate", "scripted://hash", file, "--name", "team")
     assert result.exit_code == 1
     assert "makes the Brier score worse" in " ".join(result.stderr.split())
-    assert "No calibration is stored yet" in run("calibrations").stdout
+    assert "No calibration is stored yet" in adjudge("calibrations").stdout
 
 
 def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rates(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
-    refused = run(*asked, "--uncertain-band", "0.6", "0.4")
+    refused = adjudge(*asked, "--uncertain-band", "0.6", "0.4")
     assert refused.exit_code == 1
     assert "write the lower end first" in " ".join(refused.stderr.split())
-    assert run(*asked, "--uncertain-band", "0.4", "0.6").exit_code == 0
-    stored = json.loads(run("calibrations", "show", "team").stdout)
+    assert adjudge(*asked, "--uncertain-band", "0.4", "0.6").exit_code == 0
+    stored = json.loads(adjudge("calibrations", "show", "team").stdout)
     assert stored["calibration"]["uncertain_band"] == [0.4, 0.6]
     counted = [stored["measured"][rate]["labels"] for rate in ("sensitivity", "specificity")]
     assert 0 < sum(counted) < stored["measured"]["brier"]["n"]
@@ -140,8 +129,7 @@ def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rat
     for v in verdicts:
         assert (v["status"] == "uncertain") == (0.4 <= v["probability"] < 0.6) == (v["score"] is None)
 
-    measured = run("evaluate", "scripted://hash", labelled, "--json")
-    assert measured.exit_code == 0, measured.output
+    measured = adjudge("evaluate", "scripted://hash", labelled, "--json", exit_code=0)
     report = json.loads(measured.stdout)
     overall = report["agreement"][0]
     assert overall["failed"] == 0
@@ -149,11 +137,11 @@ def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rat
     assert overall["n"] + overall["uncertain"] == GROUPS * len(CRITERIA)
     assert sum(one["n"] for one in report["reliability"]) == overall["n"]
     assert sum(rate["labels"] for rate in report["judge_error"].values()) == overall["n"]
-    assert "uncertain" in run("evaluate", "scripted://hash", labelled).stdout
+    assert "uncertain" in adjudge("evaluate", "scripted://hash", labelled).stdout
 
 
 def test_columns_that_are_not_read_are_named_once(labelled: str, tmp_path: Path) -> None:
     rows = [json.loads(line) | {"source": "web"} for line in Path(labelled).read_text().splitlines()]
     file = written(tmp_path / "more.jsonl", *rows)
-    result = run("calibrate", file, "--judge", "scripted://hash", "--name", "team", "--dry-run")
+    result = adjudge("calibrate", file, "--judge", "scripted://hash", "--name", "team", "--dry-run")
     assert result.stderr.count("not read: source") == 1

@@ -2,21 +2,19 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app
+from tests.services.command import adjudge
 from tests.services.test_combined_judges import members_of, serving, verdicts_of
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
-RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
 GROUP = {"id": "g", "prompt": "p", "responses": [f"unseen {n}" for n in range(4)]}
 ROWS = 120
@@ -41,17 +39,13 @@ def labelled(tmp_path: Path) -> str:
     return str(file)
 
 
-def run(*arguments: str, code: int = 0) -> Result:
-    """Run a command."""
-    result = RUN.invoke(app, [*arguments])
-    assert "Traceback" not in result.output
-    assert result.exit_code == code, result.output
-    return result
+run = partial(adjudge, exit_code=0)
 
 
 def fitted(labelled: str, *more: str, code: int = 0) -> Any:
     """Fit a band, and return the report."""
-    result = run("cascade", "scripted://hash", "scripted://yes", labelled, "--error", "0.1", "--json", *more, code=code)
+    judges = ("scripted://hash", "scripted://yes")
+    result = adjudge("cascade", *judges, labelled, "--error", "0.1", "--json", *more, exit_code=code)
     return json.loads(result.stdout.splitlines()[0])
 
 
@@ -104,7 +98,9 @@ def test_a_fitted_panel_is_applied_by_name(labelled: str) -> None:
 
 
 def test_too_few_verdicts_show_the_curve_and_store_nothing(labelled: str) -> None:
-    result = run("cascade", "scripted://hash", "scripted://yes", labelled, "--limit", "10", "--name", "team", code=1)
+    result = run(
+        "cascade", "scripted://hash", "scripted://yes", labelled, "--limit", "10", "--name", "team", exit_code=1
+    )
     assert "no band was fitted" in result.stderr
     assert "146 are needed at least" in " ".join(result.stderr.split())
     assert "agreement" in result.stdout
@@ -121,13 +117,13 @@ def test_evaluate_and_bakeoff_take_a_cascade_of_engine_urls(labelled: str) -> No
     label = "cascade(scripted://hash, scripted://yes; 0.3 to 0.7)"
     assert calls["scripted://hash"] == calls["scripted://yes"] == 1
     assert 1.2 < calls[label] < 1.6
-    wrong = run("evaluate", '{"cascade": ["scripted://hash", "large"], "band": [0, 1]}', labelled, code=1)
+    wrong = run("evaluate", '{"cascade": ["scripted://hash", "large"], "band": [0, 1]}', labelled, exit_code=1)
     assert "'large' is not an engine URL" in " ".join(wrong.stderr.split())
 
 
 def test_a_cascade_cannot_be_calibrated(labelled: str) -> None:
     both = json.dumps({"cascade": ["scripted://hash", "scripted://yes"], "band": [0.3, 0.7]})
-    refused = run("calibrate", both, labelled, "--name", "x", code=1)
+    refused = run("calibrate", both, labelled, "--name", "x", exit_code=1)
     assert "a cascade or panel has no calibration of its own" in " ".join(refused.stderr.split())
     judges = JUDGES | {"both": {"cascade": ["small", "large"], "band": [0, 1]}}
     with pytest.raises(ValueError, match="'both', which is a cascade or panel"):

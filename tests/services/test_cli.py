@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.ports import unused_port
+from tests.services.command import adjudge
 from tests.services.command_tree import commands, parameters
-
-RUN = CliRunner()
 
 HEAVY = {
     "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "judge_server", "kombu", "numpy", "opentelemetry",
@@ -37,26 +34,26 @@ def nowhere() -> str:
 
 
 def test_publishing_the_same_file_again_changes_nothing(file: Path) -> None:
-    first = RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
-    again = RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    first = adjudge("rubrics", "publish", "team/a", file)
+    again = adjudge("rubrics", "publish", "team/a", file)
     assert (first.exit_code, again.exit_code) == (0, 0)
     assert "published team/a@1" in first.stdout
     assert "unchanged: team/a@1" in again.stdout
     file.write_text("<SUGGEST> Says so.\n<ANSWER> The answer is yes.")
-    assert "published team/a@2" in RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)]).stdout
+    assert "published team/a@2" in adjudge("rubrics", "publish", "team/a", file).stdout
 
 
 def test_show_prints_a_criterion_as_written(file: Path) -> None:
-    RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
-    shown = RUN.invoke(app, ["rubrics", "show", "team/a@1"])
+    adjudge("rubrics", "publish", "team/a", file)
+    shown = adjudge("rubrics", "show", "team/a@1")
     assert shown.exit_code == 0
     assert "Lies in [0, 1] or [/b] [red]x." in shown.stdout
 
 
 def test_list_shows_the_rubrics_with_a_prefix(file: Path) -> None:
     for name in ("team/a", "team/b", "other"):
-        RUN.invoke(app, ["rubrics", "publish", name, str(file)])
-    listed = RUN.invoke(app, ["rubrics", "list", "team/"]).stdout
+        adjudge("rubrics", "publish", name, file)
+    listed = adjudge("rubrics", "list", "team/").stdout
     assert "team/a" in listed
     assert "team/b" in listed
     assert "other" not in listed
@@ -74,10 +71,10 @@ def test_list_shows_the_rubrics_with_a_prefix(file: Path) -> None:
 def test_an_invalid_command_gives_one_message_and_status_1(
     file: Path, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    adjudge("rubrics", "publish", "team/a", file)
     (tmp_path / "empty.json").write_text("{}")
     paths = {"FILE": str(file), "EMPTY": str(tmp_path / "empty.json")}
-    result = RUN.invoke(app, [paths.get(argument, argument) for argument in arguments])
+    result = adjudge(*[paths.get(argument, argument) for argument in arguments])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert says in result.stderr
@@ -85,7 +82,7 @@ def test_an_invalid_command_gives_one_message_and_status_1(
 
 def test_doctor_accepts_a_sound_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
-    result = RUN.invoke(app, ["doctor"])
+    result = adjudge("doctor")
     assert result.exit_code == 0
     assert result.stdout.count(" ok ") == 8
     assert "wrong" not in result.stdout
@@ -107,7 +104,7 @@ def test_doctor_names_the_broken_part_and_hides_passwords(
 ) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     monkeypatch.setenv(f"ADJUDGE_{name}", nowhere if value == "NOWHERE" else value)
-    result = RUN.invoke(app, ["doctor"])
+    result = adjudge("doctor")
     assert result.exit_code == 1
     wrong = [line for line in result.stdout.splitlines() if " wrong " in line]
     assert len(wrong) == 1
@@ -122,7 +119,7 @@ def test_an_unreachable_database_gives_one_message(
     command: list[str], nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", nowhere)
-    result = RUN.invoke(app, command)
+    result = adjudge(*command)
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit), result.exception
     assert "ADJUDGE_DATABASE_URL" in result.stderr
@@ -131,7 +128,7 @@ def test_an_unreachable_database_gives_one_message(
 
 def test_migrate_brings_a_new_database_to_the_newest_schema_and_can_be_repeated(data_dir: Path) -> None:
     for _ in range(2):
-        result = RUN.invoke(app, ["migrate"])
+        result = adjudge("migrate")
         assert result.exit_code == 0
         assert migrations.head() in result.stdout
     assert migrations.read_status(f"sqlite+aiosqlite:///{data_dir}/adjudge.db").state == "current"
@@ -142,11 +139,11 @@ def test_postgres_is_migrated_by_hand_and_no_command_runs_before_that(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
-    refused = RUN.invoke(app, ["rubrics", "list"])
+    refused = adjudge("rubrics", "list")
     assert refused.exit_code == 1
     assert "adjudge migrate" in refused.stderr
-    assert RUN.invoke(app, ["migrate"]).exit_code == 0
-    assert RUN.invoke(app, ["rubrics", "list"]).exit_code == 0
+    assert adjudge("migrate").exit_code == 0
+    assert adjudge("rubrics", "list").exit_code == 0
 
 
 COMMANDS = commands()
@@ -194,4 +191,4 @@ def test_commands_and_options_have_shell_completion(monkeypatch: pytest.MonkeyPa
     for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
         environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}
         environment["COMP_CWORD"] = str(len(typed.split()))
-        assert RUN.invoke(app, env=environment, prog_name="adjudge").stdout.split() == completed
+        assert adjudge(env=environment, prog_name="adjudge").stdout.split() == completed

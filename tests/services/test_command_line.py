@@ -7,30 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
+from tests.services.command import adjudge
 from tests.services.command_tree import commands, parameters
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
-
-RUN = CliRunner()
 
 COMMANDS = commands()
 
 
 @pytest.mark.parametrize("path", [(), ("score",), ("rubrics",), ("rubrics", "lint")], ids=" ".join)
 def test_h_shows_the_help(path: Sequence[str]) -> None:
-    short, long = (RUN.invoke(app, [*path, name], env={"COLUMNS": "100"}) for name in ("-h", "--help"))
+    short, long = (adjudge(*path, name, env={"COLUMNS": "100"}) for name in ("-h", "--help"))
     assert short.exit_code == 0
     assert "Usage: " in short.stdout
     assert short.stdout == long.stdout
 
 
 def test_version_names_adjudge_and_its_version() -> None:
-    result = RUN.invoke(app, ["--version"])
+    result = adjudge("--version")
     assert result.exit_code == 0
     assert result.stdout.split()[0] == "adjudge"
     assert result.stdout.split()[1][0].isdigit()
@@ -43,7 +40,7 @@ def test_an_option_for_the_output_file_always_has_the_same_spelling() -> None:
 
 
 def test_boolean_options_are_flags() -> None:
-    helps = {path: RUN.invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).stdout for path in COMMANDS}
+    helps = {path: adjudge(*path, "--help", env={"COLUMNS": "200"}).stdout for path in COMMANDS}
     assert [path for path, text in helps.items() if "<bool>" in text or "--help" not in text] == []
 
 
@@ -60,23 +57,22 @@ def test_every_list_is_available_as_json() -> None:
      "ledger refused", "runs", "calibrations"],
 )  # fmt: skip
 def test_lists_as_json_are_arrays(command: str) -> None:
-    result = RUN.invoke(app, [*command.split(), "--json"])
-    assert result.exit_code == 0, result.output
+    result = adjudge(*command.split(), "--json", exit_code=0)
     assert isinstance(json.loads(result.stdout), list)
 
 
 def test_a_rubric_can_come_from_standard_input() -> None:
     text = "<SUGGEST> Says why.\n<ANSWER> The answer is 4."
-    published = RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=text)
+    published = adjudge("rubrics", "publish", "team/a", "-", input=text)
     assert "published team/a@1" in published.stdout, published.output
-    assert RUN.invoke(app, ["rubrics", "lint", "-", "--json"], input=text).exit_code in (0, 1)
+    assert adjudge("rubrics", "lint", "-", "--json", input=text).exit_code in (0, 1)
 
 
 def test_groups_can_come_from_standard_input_and_errors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     rubric = {"criteria": [{"id": "a", "description": "Says why."}]}
     line = json.dumps({"prompt": "2 + 2?", "responses": ["4"], "rubric": rubric})
-    result = RUN.invoke(app, ["score", "-"], input=f"{line}\nno JSON\n")
+    result = adjudge("score", "-", input=f"{line}\nno JSON\n")
     assert json.loads(result.stdout)["responses"][0]["reward"] == 1.0
     assert result.exit_code == 1
     assert "standard input:2:" in result.stderr
@@ -88,15 +84,15 @@ def test_an_error_shared_by_several_lines_is_shown_once(tmp_path: Path, monkeypa
     file.write_text(
         json.dumps({"prompt": "2 + 2?", "responses": ["4"]}) * 1 + "\n" + '{"prompt": "?", "responses": ["4"]}\n' * 20
     )
-    result = RUN.invoke(app, ["score", str(file)])
+    result = adjudge("score", file)
     assert result.stderr.count("has no rubric") == 1
     assert "the same on 20 more lines: 2, 3, " in result.stderr
 
 
 def test_text_that_looks_like_an_emoji_code_is_unchanged() -> None:
     rubric = json.dumps({"criteria": [{"id": "a", "description": "Ends with :thumbs_up: or :smile:"}]})
-    RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=rubric)
-    assert "Ends with :thumbs_up: or :smile:" in RUN.invoke(app, ["rubrics", "show", "team/a"]).stdout
+    adjudge("rubrics", "publish", "team/a", "-", input=rubric)
+    assert "Ends with :thumbs_up: or :smile:" in adjudge("rubrics", "show", "team/a").stdout
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
 ) -> None:
     monkeypatch.setenv(f"ADJUDGE_{name}", value)
     for command in (["rubrics", "list"], ["serve"], ["doctor"]):
-        result = RUN.invoke(app, command)
+        result = adjudge(*command)
         assert result.exit_code == 1
         assert isinstance(result.exception, SystemExit), result.exception
         assert len(result.stderr.splitlines()) == 1
@@ -124,7 +120,7 @@ def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
 
 
 def test_an_invalid_port_is_reported_by_its_option() -> None:
-    result = RUN.invoke(app, ["serve", "--port", "99999"])
+    result = adjudge("serve", "--port", "99999")
     assert result.exit_code == 2
     assert "--port" in result.stderr
     assert "65535" in result.stderr
@@ -132,7 +128,7 @@ def test_an_invalid_port_is_reported_by_its_option() -> None:
 
 def test_a_misspelt_variable_is_reported_with_the_correct_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABSE_URL", "sqlite+aiosqlite:///x")
-    result = RUN.invoke(app, ["rubrics", "list"])
+    result = adjudge("rubrics", "list")
     assert result.exit_code == 0
     assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
 
@@ -163,6 +159,6 @@ def test_no_more_requests_are_sent_once_the_service_is_unreachable() -> None:
 def test_a_missing_rubric_file_is_not_taken_for_a_reference(tmp_path: Path) -> None:
     file = tmp_path / "groups.jsonl"
     file.write_text('{"prompt": "?", "responses": ["4"]}\n')
-    result = RUN.invoke(app, ["score", str(file), "--rubric", "nowhere/rubric.json"])
+    result = adjudge("score", file, "--rubric", "nowhere/rubric.json")
     assert result.exit_code == 1
     assert "--rubric: the file nowhere/rubric.json does not exist" in result.stderr

@@ -4,12 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
+from tests.services.command import adjudge
 from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.monitors import MonitorThresholds
 
@@ -26,9 +25,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def demo_run(folder: Path, **environment: str) -> str:
     """Run the command on the database of a folder."""
-    found = CliRunner().invoke(
-        app, ["demo-run"], env={"ADJUDGE_DATA_DIR": str(folder), "COLUMNS": "200", **environment}
-    )
+    found = adjudge("demo-run", env={"ADJUDGE_DATA_DIR": str(folder), "COLUMNS": "200", **environment})
     assert found.exit_code == (1 if environment else 0), found.output
     return found.output
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 
-RUN = CliRunner()
 FINDS = {"method": "contains", "all_of": ["because"]}
 RUBRIC = {
     "criteria": [
@@ -37,10 +35,7 @@ def rubric(tmp_path: Path) -> str:
 def discriminate(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
     """Run it on programs alone, and return the figures that it wrote."""
     written = tmp_path / "figures.json"
-    result = RUN.invoke(
-        app, ["rubrics", "discriminate", *arguments, "--engine", "scripted://no", "--output", str(written)]
-    )
-    assert "Traceback" not in result.output
+    result = adjudge("rubrics", "discriminate", *arguments, "--engine", "scripted://no", "--output", written)
     return result, json.loads(written.read_text()) if written.exists() else {}
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.operating import doctor
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
@@ -18,12 +16,11 @@ from judge_server.rubrics import PROJECT_ID
 from rubric_store.operations import SQLOperations
 from tests.fixtures.ports import unused_port
 from tests.judge_server.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
+from tests.services.command import adjudge
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
 from trainer_client import Client
 from trainer_client.wire.operations import NewChunk, NewOperation
-
-RUN = CliRunner()
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +32,7 @@ def _installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def row(check: str, code: int = 0) -> tuple[str, str]:
     """Return result and text of one check; the command exits with `code`."""
-    result = RUN.invoke(app, ["doctor"])
+    result = adjudge("doctor")
     assert result.exit_code == code, result.output
     (found,) = [line for line in result.stdout.splitlines() if line.startswith(f"│ {check} ")]
     _, _, outcome, seen, _ = [cell.strip() for cell in found.split("│")]
@@ -105,7 +102,7 @@ def test_off_loopback_a_key_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_HOST", "0.0.0.0")
     outcome, seen = row("keys", 1)
     assert (outcome, "adjudge keys create --scope score" in seen) == ("wrong", True)
-    assert RUN.invoke(app, ["keys", "create", "--scope", "score"]).exit_code == 0
+    assert adjudge("keys", "create", "--scope", "score").exit_code == 0
     assert row("keys") == ("ok", "required on 0.0.0.0, and a usable one exists")
 
 

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.output import out
 from tests.fixtures.ports import unused_port
 from tests.judge_server.dialects import KINDS, MODEL, ServerKind, dialect_server_in_thread, openai_error
-
-RUN = CliRunner()
+from tests.services.command import adjudge
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +23,7 @@ def checked(kind: ServerKind, *options: str) -> tuple[int, str]:
     """The exit status and the output for an endpoint of this kind."""
     with dialect_server_in_thread(kind) as server:
         url = f"{server.url}?model={kind.named}" if kind.named else server.url
-        result = RUN.invoke(app, ["doctor", url, *options])
+        result = adjudge("doctor", url, *options)
     return result.exit_code, result.stdout
 
 
@@ -141,16 +138,16 @@ def test_an_endpoint_without_a_readable_answer_cannot_judge() -> None:
 
 def test_an_unreachable_endpoint_cannot_judge() -> None:
     url = f"http://127.0.0.1:{unused_port()}/v1"
-    result = RUN.invoke(app, ["doctor", url])
+    result = adjudge("doctor", url)
     assert result.exit_code == 1
     assert f"{url} cannot judge: no answer from {url}" in " ".join(result.stdout.split())
     assert "start the server, or correct the URL" in result.stdout
 
 
 def test_other_engines_are_checked_too_and_unknown_ones_refused() -> None:
-    result = RUN.invoke(app, ["doctor", "scripted://yes", "--json"])
+    result = adjudge("doctor", "scripted://yes", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["summary"] == "scripted://yes can judge: scripted answers with probabilities."
-    refused = RUN.invoke(app, ["doctor", "ftp://host"])
+    refused = adjudge("doctor", "ftp://host")
     assert refused.exit_code == 1
     assert "engine scheme 'ftp' is unknown" in refused.stderr

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
-RUN = CliRunner()
 RUBRIC = {
     "criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is off.", "kind": "pitfall"}]
 }
@@ -37,9 +35,7 @@ def labelled(tmp_path: Path) -> str:
 
 def run(*arguments: str, engine: str = "scripted://hash") -> Result:
     """Run the command on an engine."""
-    result = RUN.invoke(app, ["evaluate", engine, *arguments])
-    assert "Traceback" not in result.output
-    return result
+    return adjudge("evaluate", engine, *arguments)
 
 
 def report(*arguments: str, engine: str = "scripted://hash") -> dict[str, Any]:
@@ -125,12 +121,11 @@ def test_rows_of_csv_with_other_column_names_are_labelled_data(tmp_path: Path) -
     quoted = ",".join(cell.replace('\\"', '""') for cell in cells)
     file.write_text(f"question,answer_text,rubric,labels,source\nIs 7 prime?,yes,{quoted},web\n")
     columns = ("--column", "prompt=question", "--column", "response=answer_text")
-    result = RUN.invoke(app, ["evaluate", str(file), "--judge", "scripted://yes", *columns, "--json"])
-    assert result.exit_code == 0, result.output
+    result = adjudge("evaluate", file, "--judge", "scripted://yes", *columns, "--json", exit_code=0)
     (overall, *_) = json.loads(result.stdout)["agreement"]
     assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2, 0.5)
     assert result.stderr.count("not read: source") == 1
-    refused = RUN.invoke(app, ["evaluate", str(file), "--judge", "scripted://yes"])
+    refused = adjudge("evaluate", file, "--judge", "scripted://yes")
     assert "prompt: Field required; 'question' may be prompt: --column prompt=question" in " ".join(
         refused.stderr.split()
     )
@@ -138,7 +133,7 @@ def test_rows_of_csv_with_other_column_names_are_labelled_data(tmp_path: Path) -
 
 @pytest.mark.parametrize("arguments", [["DATA"], ["scripted://yes", "DATA", "--judge", "scripted://yes"]])
 def test_one_judge_and_one_data_set_are_needed(labelled: str, arguments: list[str]) -> None:
-    result = RUN.invoke(app, ["evaluate", *[labelled if one == "DATA" else one for one in arguments]])
+    result = adjudge("evaluate", *[labelled if one == "DATA" else one for one in arguments])
     assert result.exit_code == 1
     assert "--judge JUDGE" in result.stderr
 

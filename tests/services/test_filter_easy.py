@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
-
-RUN = CliRunner()
 
 
 def question(number: int, **more: Any) -> dict[str, Any]:
@@ -27,8 +24,7 @@ def filter_easy(tmp_path: Path, lines: list[str], *options: str) -> tuple[Result
     file, kept, scores = (tmp_path / f"{name}.jsonl" for name in ("in", "kept", "scores"))
     file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     given = ["filter-easy", str(file), "--output", str(kept), "--scores", str(scores), *options]
-    result = RUN.invoke(app, [*given, *([] if "--engine" in options else ["--engine", "scripted://hash"])])
-    assert "Traceback" not in result.output
+    result = adjudge(*given, *([] if "--engine" in options else ["--engine", "scripted://hash"]))
     return result, kept.read_text().splitlines(), [json.loads(one) for one in scores.read_text().splitlines()]
 
 

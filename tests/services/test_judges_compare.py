@@ -5,28 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.output import out
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from tests.services.command import adjudge
 from trainer_client.wire import RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
-RUN = CliRunner()
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
 GROUPS, RESPONSES = 6, 4
-
-
-def run(*arguments: str) -> Result:
-    """Run a command."""
-    result = RUN.invoke(app, [*arguments])
-    assert "Traceback" not in result.output
-    return result
 
 
 def record(rubric: dict[str, object], run: str | None = None) -> RewardAnswer:
@@ -63,8 +53,9 @@ def test_a_run_with_a_criterion_that_a_program_verifies_is_compared_by_the_other
         "verification": {"method": "exact", "of": "response", "expected": "r0-0"},
     }
     answer = record({"criteria": [RUBRIC["criteria"][0], by_program]}, "mixed")
-    result = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:mixed", "--json")
-    assert result.exit_code == 0, result.output
+    result = adjudge(
+        "judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:mixed", "--json", exit_code=0
+    )
     found = json.loads(result.stdout)
     rewards = [response.reward or 0.0 for group in answer.groups for response in group.responses]
     assert (found["verdicts"], list(found["by_criterion"])) == (GROUPS * RESPONSES, ["a"])
@@ -73,8 +64,7 @@ def test_a_run_with_a_criterion_that_a_program_verifies_is_compared_by_the_other
 
 @pytest.mark.usefixtures("judged")
 def test_a_judge_compared_with_itself_shows_no_difference_and_passes() -> None:
-    result = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--json")
-    assert result.exit_code == 0, result.output
+    result = adjudge("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--json", exit_code=0)
     found = json.loads(result.stdout)
     assert (found["responses"], found["verdicts"]) == (GROUPS * RESPONSES, 2 * GROUPS * RESPONSES)
     for name in ("turned", "reward_shift", "advantage_distance", "advantage_flipped", "best_changed"):
@@ -83,7 +73,7 @@ def test_a_judge_compared_with_itself_shows_no_difference_and_passes() -> None:
 
 
 def test_another_judge_is_measured_against_the_first(judged: RewardAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:", "--json")
+    result = adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:", "--json")
     assert result.exit_code == 1  # whatever the first judge preferred, the second does not see
     found = json.loads(result.stdout)
     responses = [response for group in judged.groups for response in group.responses]
@@ -96,11 +86,11 @@ def test_another_judge_is_measured_against_the_first(judged: RewardAnswer, monke
     assert found["advantage_flipped"]["value"] > 0.5
     assert found["spread_lost"]["value"] > 0.5
     monkeypatch.setattr(out, "width", 80)
-    shown = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:")
+    shown = adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:")
     assert shown.stdout.startswith("Not shown to be harmless: ")
     assert "…" not in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
-    strict = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0")
+    strict = adjudge("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0")
     assert strict.exit_code == 0
 
 
@@ -109,18 +99,17 @@ def test_a_run_with_labels_is_a_data_set(tmp_path: Path) -> None:
     labels = tmp_path / "labels.jsonl"
     rows = [{"group": f"g{n}", "response": 1, "labels": {"a": True, "b": n % 2 == 0}} for n in range(GROUPS)]
     labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = run("evaluate", "scripted://yes", "run:", "--labels", str(labels), "--json")
-    assert result.exit_code == 0, result.output
+    result = adjudge("evaluate", "scripted://yes", "run:", "--labels", labels, "--json", exit_code=0)
     (overall, *_) = json.loads(result.stdout)["agreement"]
     assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS, 0.75)
     labels.write_text(json.dumps({"group": "g0", "response": 9, "labels": {"a": True}}))
-    refused = run("evaluate", "scripted://yes", "run:", "--labels", str(labels))
+    refused = adjudge("evaluate", "scripted://yes", "run:", "--labels", labels)
     assert "the run has no response 9 of group 'g0'" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.usefixtures("judged")
 def test_labels_given_in_the_console_are_a_data_set() -> None:
-    nothing = run("evaluate", "scripted://yes", "run:")
+    nothing = adjudge("evaluate", "scripted://yes", "run:")
     assert nothing.exit_code == 1
     assert "label verdicts in the console" in " ".join(nothing.stderr.split())
 
@@ -136,8 +125,7 @@ def test_labels_given_in_the_console_are_a_data_set() -> None:
         await ledger.close()
 
     asyncio.run(label())
-    result = run("evaluate", "scripted://yes", "run:", "--json")
-    assert result.exit_code == 0, result.output
+    result = adjudge("evaluate", "scripted://yes", "run:", "--json", exit_code=0)
     found = json.loads(result.stdout)
     (overall, *_) = found["agreement"]
     assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS, 0.75)
@@ -146,6 +134,6 @@ def test_labels_given_in_the_console_are_a_data_set() -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_an_unknown_run_is_reported() -> None:
-    result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
+    result = adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
     assert result.exit_code == 1
     assert "the ledger has nothing of run 'none'" in result.stderr

@@ -7,23 +7,21 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from judge_server.auth.keys import make_key
+from tests.services.command import adjudge
 from tests.services.processes import listening
 from trainer_client import Client, Forbidden, Unauthorized, UnknownRubric
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 RUBRIC = [{"id": "a", "description": "Is right."}]
 GROUPS = [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}]
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:
     """Run an `adjudge` command; return its output on one line."""
-    result = RUN.invoke(app, [*arguments])
+    result = adjudge(*arguments)
     assert result.exit_code == exit_code, result.output
     return " ".join((result.stderr if exit_code else result.stdout).split())
 
@@ -126,8 +124,8 @@ def test_a_command_that_judges_locally_needs_no_key(tmp_path: Path, monkeypatch:
 
 def refused_start() -> str:
     """Return the error of `adjudge serve` if keys are required and none exists."""
-    result = RUN.invoke(
-        app, ["serve", "--port", "0", "--engine", "scripted://hash"], env={**os.environ, "ADJUDGE_KEYS": "required"}
+    result = adjudge(
+        "serve", "--port", "0", "--engine", "scripted://hash", env={**os.environ, "ADJUDGE_KEYS": "required"}
     )
     assert result.exit_code == 1
     return result.stderr

@@ -10,14 +10,13 @@ import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import URL, make_url
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from judge_server.ledger.spool import Quarantine
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.waiting import wait_until
 from tests.rubric_store.ledger_rows import request
+from tests.services.command import adjudge
 from tests.services.processes import Service, get, serving
 from trainer_client import Client, InvalidRequest
 from trainer_client.wire import RewardAnswer
@@ -171,7 +170,7 @@ def test_a_service_that_stores_no_texts_stores_verdicts(data_dir: Path, monkeypa
 
 def command(*arguments: str) -> tuple[int, str]:
     """Run a command; return its status and output."""
-    result = CliRunner().invoke(app, list(arguments))
+    result = adjudge(*arguments)
     return result.exit_code, result.output
 
 

@@ -8,11 +8,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
 from tests.fixtures.ports import unused_port
+from tests.services.command import adjudge
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.errors import ServerError
@@ -147,4 +146,4 @@ def test_an_invalid_setting_is_reported_without_its_value(monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="ADJUDGE_PORT") as caught:
         Settings()
     assert SECRET not in str(caught.value)
-    assert SECRET not in CliRunner().invoke(app, ["serve"]).output
+    assert SECRET not in adjudge("serve").output

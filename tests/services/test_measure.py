@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.measuring.measure_file import measure_lines
 from adjudge_services.cli.scoring.score_file import MeasuredLine, read_measured
 from judge_server.measuring.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
+from tests.services.command import adjudge
 from trainer_client import AdjudgeError
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 RIGHT = "### Step 1: add\n3 + 4 = 7\n### Step 2: end\nSo \\boxed{7}"
 WRONG = "### Step 1: add\n3 + 4 = 8\nSo \\boxed{8}"
 LINE = {"prompt": "What is 3 + 4?", "ground_truth": "7", "responses": [RIGHT, WRONG, "It is \\boxed{7}"]}
@@ -27,8 +25,7 @@ def measure(tmp_path: Path, lines: list[Any], *options: str) -> tuple[Result, di
     """Run the command with a judge that says yes; return the result and the JSON."""
     file, found = tmp_path / "in.jsonl", tmp_path / "found.json"
     file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
-    result = RUN.invoke(app, ["measure", str(file), "-o", str(found), "--engine", "scripted://yes", *options])
-    assert "Traceback" not in result.output
+    result = adjudge("measure", file, "-o", found, "--engine", "scripted://yes", *options)
     return result, json.loads(found.read_text()) if found.exists() else {}
 
 

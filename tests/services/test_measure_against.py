@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.measuring.measure_file import PromptResponses, pairs_of, side_of_run
 from adjudge_services.cli.measuring.measure_ledger import RecordedResponse
+from tests.services.command import adjudge
 from trainer_client.wire.ledger import RecordedVerdict
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -27,8 +26,7 @@ def against(tmp_path: Path, a: list[Any], b: list[Any], *options: str) -> tuple[
     for file, lines in ((mine, a), (other, b)):
         file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
     command = ["measure", str(mine), "--against", str(other), "-o", str(found), "--engine", "scripted://yes"]
-    result = CliRunner().invoke(app, [*command, *options])
-    assert "Traceback" not in result.output
+    result = adjudge(*command, *options)
     return result, json.loads(found.read_text()) if found.exists() else {}
 
 
@@ -56,8 +54,8 @@ def test_an_invalid_comparison_is_refused_with_a_message(tmp_path: Path) -> None
     one = [line("?", "x")]
     assert "not JSON" in against(tmp_path, ["{"], one)[0].stderr
     assert "--steps cannot be used here" in against(tmp_path, one, one, "--steps")[0].stderr
-    assert "--question cannot" in CliRunner().invoke(app, ["measure", __file__, "--question", "Which?"]).stderr
-    assert "does not exist" in CliRunner().invoke(app, ["measure", __file__, "--against", "none.jsonl"]).stderr
+    assert "--question cannot" in adjudge("measure", __file__, "--question", "Which?").stderr
+    assert "does not exist" in adjudge("measure", __file__, "--against", "none.jsonl").stderr
     late, found = against(tmp_path, one, one, "--deadline-s", "0.000001")
     assert (late.exit_code, found["figures"]) == (1, {})
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.measuring.measure_ledger import RecordedResponse, problems_of
 from judge_server.measuring.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from tests.fixtures.embeddings import embedding_server
 from tests.judge_server.ledger.judged import rows
+from tests.services.command import adjudge
 from trainer_client.wire.ledger import RecordedVerdict
 
 RUBRIC = {
@@ -67,8 +66,7 @@ def recorded(migrated: None, data_dir: Path, keep_texts: bool) -> None:
 def measure(tmp_path: Path, *options: str) -> tuple[Result, dict[str, Any]]:
     """Run the command; return the result and the JSON."""
     file = tmp_path / "found.json"
-    result = CliRunner().invoke(app, ["measure", "--run", "r", "-o", str(file), *options])
-    assert "Traceback" not in result.output
+    result = adjudge("measure", "--run", "r", "-o", file, *options)
     return result, json.loads(file.read_text()) if file.exists() else {}
 
 

@@ -7,21 +7,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from adjudge_services.cli.main import app
 from judge_server.auth.keys import make_key
 from rubric_store import migrations
 from tests.rubric_store.newer import NEXT, TO_EVERY_TABLE, release, running
+from tests.services.command import adjudge
 from tests.services.processes import serving
 from trainer_client import Client
 from trainer_client.wire.tenants import SCOPES
 
-RUN = CliRunner()
-
 
 def run(*arguments: str) -> Result:
-    return RUN.invoke(app, list(arguments))
+    return adjudge(*arguments)
 
 
 def checked(*options: str) -> tuple[int, dict[str, object]]:

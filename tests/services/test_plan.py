@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from judge_server.models import fetch
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 MODEL = "qwen2.5-coder-0.5b"
 ENGINE = f"llamacpp://{MODEL}?context=1024&threads=1"
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief."}]}
@@ -28,8 +26,7 @@ def sample(tmp_path: Path) -> list[str]:
 
 
 def planned(*arguments: str) -> Any:
-    result = RUN.invoke(app, ["plan", *arguments, "--engine", ENGINE, "--json"])
-    assert result.exit_code == 0, result.output
+    result = adjudge("plan", *arguments, "--engine", ENGINE, "--json", exit_code=0)
     return json.loads(result.stdout)
 
 
@@ -69,13 +66,13 @@ def test_published_rates_give_the_number_of_gpus_and_their_cost(sample: list[str
     ],
 )
 def test_an_impossible_plan_says_why(sample: list[str], options: list[str], message: str) -> None:
-    result = RUN.invoke(app, ["plan", *sample, *options])
+    result = adjudge("plan", *sample, *options)
     assert result.exit_code == 1
     assert message in " ".join(result.stderr.split())
 
 
 def test_an_empty_sample_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
-    result = RUN.invoke(app, ["plan", str(tmp_path / "empty.jsonl")])
+    result = adjudge("plan", tmp_path / "empty.jsonl")
     assert result.exit_code == 1
     assert "no group to plan with" in result.stderr

@@ -5,13 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 SRAR = "<SUGGEST> Adds both equations.\n<PITFALL> Forgets the root.\n<ANSWER> Four.\n"
 YAML = """tags: [algebra]
 metadata: {owner: Ann}
@@ -24,7 +23,7 @@ criteria:
 
 def rubrics(*arguments: str) -> Result:
     """Run `adjudge rubrics …`."""
-    return RUN.invoke(app, ["rubrics", *arguments])
+    return adjudge("rubrics", *arguments)
 
 
 @pytest.fixture

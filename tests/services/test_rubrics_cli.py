@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 FIRST = [
     {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
     {"id": "method", "kind": "process", "description": "Divides the distance by the time."},
@@ -27,7 +25,7 @@ SECOND = [
 
 def rubrics(*arguments: str | Path) -> Result:
     """Run `adjudge rubrics …` on a wide terminal."""
-    return RUN.invoke(app, ["rubrics", *map(str, arguments)], env={"COLUMNS": "200"})
+    return adjudge("rubrics", *arguments, env={"COLUMNS": "200"})
 
 
 @pytest.fixture

@@ -6,30 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from tests.services.command import adjudge
 from trainer_client.errors import NotFound
 from trainer_client.wire.ledger_rows import UseFilter
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
-RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
 EXACT = {"id": "digits", "description": "Has 4.", "verification": {"method": "regex", "pattern": "4"}}
 LABELLED, GROUPS, RESPONSES = 160, 25, 4
-
-
-def run(*arguments: str) -> Result:
-    """Run a command."""
-    result = RUN.invoke(app, [*arguments])
-    assert "Traceback" not in result.output
-    return result
 
 
 def written(file: Path, rows: list[Any]) -> str:
@@ -45,7 +35,7 @@ def labelled(tmp_path: Path) -> str:
         {"id": f"l{n}", "prompt": "?", "responses": [f"labelled {n}"], "rubric": {"criteria": CRITERIA}}
         for n in range(LABELLED)
     ]
-    scored = run("score", written(tmp_path / "plain.jsonl", plain), "--engine", "scripted://hash", "--jsonl")
+    scored = adjudge("score", written(tmp_path / "plain.jsonl", plain), "--engine", "scripted://hash", "--jsonl")
     rows = []
     for place, line in enumerate(scored.stdout.splitlines()):
         verdicts = json.loads(line)["responses"][0]["verdicts"]
@@ -77,8 +67,7 @@ def judge(name: str, engine: str = "scripted://hash", criteria: list[Any] = CRIT
 
 def shown(name: str, *arguments: str) -> dict[str, Any]:
     """Return the output of `adjudge runs show --json`."""
-    result = run("runs", "show", name, "--json", *arguments)
-    assert result.exit_code == 0, result.output
+    result = adjudge("runs", "show", name, "--json", *arguments, exit_code=0)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -99,15 +88,13 @@ def any_corrected(found: dict[str, Any]) -> bool:
 
 def evaluated(file: Path, labelled: str, engine: str = "scripted://hash", *arguments: str) -> str:
     """Write a report on a judge; return its file."""
-    result = run("evaluate", engine, labelled, "--json", *arguments)
-    assert result.exit_code == 0, result.output
+    result = adjudge("evaluate", engine, labelled, "--json", *arguments, exit_code=0)
     file.write_text(result.stdout)
     return str(file)
 
 
 def test_rates_are_corrected_by_the_calibration_of_the_run(labelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = run("calibrate", "scripted://hash", labelled, "--name", "team")
-    assert fitted.exit_code == 0, fitted.output
+    adjudge("calibrate", "scripted://hash", labelled, "--name", "team", exit_code=0)
     judge("plain")
     monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
     judge("calibrated", criteria=[*CRITERIA, EXACT])
@@ -115,7 +102,7 @@ def test_rates_are_corrected_by_the_calibration_of_the_run(labelled: str, monkey
     corrected = report["corrected"]
     assert (corrected["reason"], corrected["source"]) == (None, "calibration team@1")
     right, wrong = (corrected["judge_error"][name] for name in ("sensitivity", "specificity"))
-    stored = json.loads(run("calibrations", "show", "team").stdout)["measured"]
+    stored = json.loads(adjudge("calibrations", "show", "team").stdout)["measured"]
     assert right["labels"] + wrong["labels"] == stored["brier"]["n"]
     assert {one["criterion"] for one in corrected["criteria"]} == {"c0", "c1", "c2"}  # a program decides the other
     observed = {one["criterion"]: one["pass_rate"] for one in report["criteria"]}
@@ -143,11 +130,11 @@ def test_a_report_corrects_only_runs_of_its_own_judge(
     corrected = shown("hash", "--evaluation", report)["corrected"]
     assert corrected["source"] == report
     assert [one["criterion"] for one in corrected["criteria"]] == ["c0", "c1", "c2"]
-    table = run("runs", "show", "hash", "--evaluation", report).stdout
+    table = adjudge("runs", "show", "hash", "--evaluation", report).stdout
     assert "corrected [95%]" in table
     assert "{:.0%} [{:.0%}, {:.0%}]".format(*corrected["criteria"][0]["corrected"].values()) in table
     assert "sensitivity 0.9" in " ".join(table.split())
-    refused = run("runs", "show", "other", "--evaluation", report)
+    refused = adjudge("runs", "show", "other", "--evaluation", report)
     assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())
     assert "corrected [95%]" not in refused.stdout
     assert not any_corrected(shown("other", "--evaluation", report)["corrected"])
@@ -183,6 +170,6 @@ def test_without_the_option_the_report_is_unchanged(labelled: str, tmp_path: Pat
     judge("r")
     assert "corrected" not in shown("r")
     (tmp_path / "other.json").write_text("[]")
-    refused = run("runs", "show", "r", "--evaluation", str(tmp_path / "other.json"))
+    refused = adjudge("runs", "show", "r", "--evaluation", tmp_path / "other.json")
     assert refused.exit_code == 1
     assert "is not a report of `adjudge evaluate --json`" in " ".join(refused.stderr.split())

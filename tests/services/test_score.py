@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 from tests.services.processes import Service
 from trainer_client.wire import GroupRewards
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
-RUN = CliRunner()
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 3}]}
 GROUP = {"id": "g1", "prompt": "Is 7 prime?", "responses": ["yes", "no"]}
 
@@ -36,8 +34,7 @@ def lines(tmp_path: Path, *rows: Any) -> str:
 
 def score(*arguments: str, engine: str = "scripted://hash") -> tuple[Result, list[GroupRewards]]:
     """Run the command, and return its JSONL output."""
-    result = RUN.invoke(app, ["score", *arguments, "--engine", engine])
-    assert "Traceback" not in result.output
+    result = adjudge("score", *arguments, "--engine", engine)
     return result, [GroupRewards.model_validate_json(line) for line in result.stdout.splitlines()]
 
 
@@ -98,7 +95,7 @@ def test_unscored_responses_are_counted_with_their_reasons(tmp_path: Path, rubri
 
 
 def test_a_rubric_may_be_published_or_part_of_the_line(tmp_path: Path, rubric: str) -> None:
-    RUN.invoke(app, ["rubrics", "publish", "team/a", rubric])
+    adjudge("rubrics", "publish", "team/a", rubric)
     own = "<SUGGEST> Says so.\n<ANSWER> The answer is yes."
     result, groups = score(lines(tmp_path, GROUP, GROUP | {"rubric": own}), "--rubric", "team/a@1", "--mode", "points")
     assert result.exit_code == 0
@@ -151,5 +148,5 @@ def test_a_ranking_compares_whole_groups_and_shows_its_position_bias(
     assert result.exit_code == 0, result.output
     assert [(group.id, group.ranking.pairs) for group in groups if group.ranking] == [("g1", 1), ("g2", 2)]
     assert "5 responses" in result.stderr
-    shown = RUN.invoke(app, ["score", *options, "--table", "--engine", "scripted://hash"])
+    shown = adjudge("score", *options, "--table", "--engine", "scripted://hash")
     assert "position bias: the response shown first was preferred in" in shown.stdout

@@ -11,14 +11,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, ScoredLine, read_groups, stream_groups
+from tests.services.command import adjudge
 from tests.services.test_score import GROUP, RUBRIC
 from trainer_client.wire import Group, RewardAnswer
 
-RUN = CliRunner()
 ROWS = [
     {"prompt": "Is 7 prime?", "responses": ["yes", "no"], "ground_truth": "yes", "difficulty": 1},
     {"prompt": "Is 8 prime?", "responses": ["maybe"], "ground_truth": None, "difficulty": 2},
@@ -27,9 +25,7 @@ ROWS = [
 
 def score(file: Path | str, rubric: Path, *options: str) -> Result:
     """Run the command with the scripted engine."""
-    result = RUN.invoke(app, ["score", str(file), "--rubric", str(rubric), "--engine", "scripted://yes", *options])
-    assert "Traceback" not in result.output
-    return result
+    return adjudge("score", file, "--rubric", rubric, "--engine", "scripted://yes", *options)
 
 
 def rewards(result: Result) -> list[list[float | None]]:

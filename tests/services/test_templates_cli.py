@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     REQUIRED_VARIABLES,
@@ -15,8 +13,7 @@ from judge_server.prompts.library import (
     read_set,
 )
 from tests.docs.pages import ROOT, blocks
-
-RUN = CliRunner()
+from tests.services.command import adjudge
 
 
 @pytest.fixture
@@ -31,11 +28,11 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_template_of_a_set_is_checked_and_one_invalid_gives_status_1(sets: Path) -> None:
-    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    result = adjudge("templates", "check", sets / "brief")
     assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\n")
     (sets / "brief/verdict.j2").write_text("{{ [/red] }}")
     (sets / "brief/holistic.j2").write_text("{{ criterion.description }}")
-    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    result = adjudge("templates", "check", sets / "brief")
     assert result.exit_code == 1
     wrong_holistic, ok, wrong_verdict = result.stdout.splitlines()
     assert wrong_holistic.startswith(
@@ -47,7 +44,7 @@ def test_every_template_of_a_set_is_checked_and_one_invalid_gives_status_1(sets:
 
 def test_the_current_folder_can_be_checked(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sets / "brief")
-    assert RUN.invoke(app, ["templates", "check", "."]).stdout == "ok     brief/question.j2\n"
+    assert adjudge("templates", "check", ".").stdout == "ok     brief/question.j2\n"
 
 
 @pytest.mark.parametrize(
@@ -61,14 +58,14 @@ def test_the_current_folder_can_be_checked(sets: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_an_invalid_command_gives_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
-    result = RUN.invoke(app, ["templates", *(argument.replace("FOLDER", str(sets)) for argument in arguments)])
+    result = adjudge("templates", *(argument.replace("FOLDER", str(sets)) for argument in arguments))
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert says in result.stderr
 
 
 def test_every_template_is_listed_with_its_variables() -> None:
-    listed = RUN.invoke(app, ["templates", "show"])
+    listed = adjudge("templates", "show")
     assert listed.exit_code == 0
     rows: dict[str, str] = {}
     for line in listed.stdout.splitlines():
@@ -83,13 +80,13 @@ def test_every_template_is_listed_with_its_variables() -> None:
 
 def test_the_built_in_templates_as_shown_are_a_valid_set(tmp_path: Path) -> None:
     for name in ALLOWED_VARIABLES:
-        (tmp_path / name).write_text(RUN.invoke(app, ["templates", "show", name]).stdout)
+        (tmp_path / name).write_text(adjudge("templates", "show", name).stdout)
     ours = {name: text if text.endswith("\n") else f"{text}\n" for name, text in builtin_templates().items()}
     assert read_set(tmp_path) == ours
 
 
 def test_sets_are_listed_with_their_state(sets: Path) -> None:
-    listed = RUN.invoke(app, ["templates", "list"])
+    listed = adjudge("templates", "list")
     assert listed.exit_code == 0
     text = " ".join(listed.stdout.split())
     assert "│ brief │ yours │ ok │ question.j2 │" in text
@@ -100,37 +97,37 @@ def test_sets_are_listed_with_their_state(sets: Path) -> None:
 def test_a_set_that_overrides_a_built_in_one_is_listed_as_such(sets: Path) -> None:
     (sets / "brief").rename(sets / "rgr")
     assert "│ rgr │ yours, overrides built-in │ ok │ question.j2 │" in " ".join(
-        RUN.invoke(app, ["templates", "list"]).stdout.split()
+        adjudge("templates", "list").stdout.split()
     )
 
 
 def test_a_declaration_is_checked_with_its_set(sets: Path) -> None:
     (sets / "brief/set.toml").write_text('withholds = ["ground_truth"]')
-    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    result = adjudge("templates", "check", sets / "brief")
     assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\nok     brief/set.toml\n")
     (sets / "brief/set.toml").write_text('withholds = ["truth"]')
-    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    result = adjudge("templates", "check", sets / "brief")
     assert result.exit_code == 1
     assert "wrong  brief/set.toml: withholds names 'truth'; it can name grounding, " in result.stdout
 
 
 @pytest.mark.parametrize("name", sorted(builtin_sets()))
 def test_a_built_in_set_as_shown_is_a_valid_set(tmp_path: Path, name: str) -> None:
-    shown = RUN.invoke(app, ["templates", "show", "--set", name]).stdout.splitlines()
+    shown = adjudge("templates", "show", "--set", name).stdout.splitlines()
     for file in shown:
-        (tmp_path / file).write_text(RUN.invoke(app, ["templates", "show", "--set", name, file]).stdout)
+        (tmp_path / file).write_text(adjudge("templates", "show", "--set", name, file).stdout)
     assert load_set(tmp_path) == load_set(builtin_sets()[name])
 
 
 def test_without_a_custom_folder_the_built_in_sets_are_listed() -> None:
-    listed = RUN.invoke(app, ["templates", "list"])
+    listed = adjudge("templates", "list")
     assert listed.exit_code == 0
     assert all(f"│ {name} │ built-in │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
 
 
 def test_a_missing_folder_of_sets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / "nowhere"))
-    result = RUN.invoke(app, ["templates", "list"])
+    result = adjudge("templates", "list")
     assert result.exit_code == 1
     assert "nowhere, which is not a folder; set it to a folder of template sets" in result.stderr.replace("\n", "")
 
@@ -139,8 +136,7 @@ def test_the_documented_template_is_valid_and_every_variable_is_documented(tmp_p
     page = ROOT / "docs/templates.md"
     (shown,) = blocks(page, "jinja")
     (tmp_path / "question.j2").write_text(shown)
-    result = RUN.invoke(app, ["templates", "check", str(tmp_path)])
-    assert result.exit_code == 0, result.stdout
+    adjudge("templates", "check", tmp_path, exit_code=0)
     rows = [row.split("|") for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| `")]
     documented = {name: row[3:5] for row in rows if len(row) == 6 for name in _spans(row[1])}
     assert {name: _spans(must) for name, (must, _) in documented.items()} == {

@@ -5,12 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.operating.top import MetricsSnapshot, view
 from tests.fixtures.ports import unused_port
 from tests.hypothesis_examples import examples
+from tests.services.command import adjudge
 from tests.services.processes import Service
 from trainer_client import Client
 
@@ -64,7 +63,7 @@ def test_rates_refer_to_the_time_between_two_samples() -> None:
 @pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "not an address"])
 def test_an_unreachable_service_is_an_error_with_its_address(address: str) -> None:
     url = address.format(unused_port())
-    result = CliRunner().invoke(app, ["top", url, "--once"])
+    result = adjudge("top", url, "--once")
     assert result.exit_code == 1
     assert url in result.output
 
@@ -78,8 +77,7 @@ def test_a_running_service_is_shown_with_its_runs(service: Service) -> None:
             group = {"id": "g", "prompt": "Is 7 prime?", "responses": [f"Yes, says {run}.", "No."]}
             with Client(service.url, run=run) as trainer:
                 trainer.rewards([group], rubric)
-        result = CliRunner().invoke(app, ["top", service.url, "--once"], env={"COLUMNS": "140"})
-    assert result.exit_code == 0, result.output
+        result = adjudge("top", service.url, "--once", env={"COLUMNS": "140"}, exit_code=0)
     assert "judged 6" in result.output
     assert "cached 2" in result.output
     assert "alpha" in result.output
@@ -95,6 +93,5 @@ def test_it_follows_a_service_until_it_is_interrupted(shared_service: Service, m
             raise KeyboardInterrupt
 
     monkeypatch.setattr("adjudge_services.cli.operating.top._pause", pause)
-    result = CliRunner().invoke(app, ["top", shared_service.url], env={"COLUMNS": "140"})
-    assert result.exit_code == 0, result.output
+    result = adjudge("top", shared_service.url, env={"COLUMNS": "140"}, exit_code=0)
     assert "judged 0.0/s" in result.output

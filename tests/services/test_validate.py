@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from adjudge_services.cli.main import app
 from adjudge_services.cli.rubrics import generate
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.writer import Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from tests.services.command import adjudge
 
-RUN = CliRunner()
 QUESTION = "A train covers 240 km in 3 hours. How fast is it?"
 CRITERIA = [
     {"id": "answer", "kind": "factual", "description": "The final answer is 80 km/h."},
@@ -59,7 +58,7 @@ def _published(tmp_path: Path, data_dir: Path) -> None:
 
 def rubrics(*arguments: str) -> Result:
     """Run `adjudge rubrics …`."""
-    return RUN.invoke(app, ["rubrics", *arguments])
+    return adjudge("rubrics", *arguments)
 
 
 def rows(result: Result) -> list[list[str]]:

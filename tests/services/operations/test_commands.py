@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from adjudge_services.cli.main import app
+from tests.services.command import adjudge
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.processes import Service
 
-RUN = CliRunner()
 OPTIONS = json.dumps({"rubric": {"criteria": CRITERIA}})
 
 
@@ -33,7 +32,7 @@ def url(shared_service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def operations(*arguments: str) -> Result:
     """Run `adjudge operations …`."""
-    return RUN.invoke(app, ["operations", *arguments])
+    return adjudge("operations", *arguments)
 
 
 @pytest.mark.processes
@@ -96,7 +95,7 @@ def test_purging_reports_how_many_operations_expired() -> None:
 
 
 def test_a_worker_needs_a_shared_queue() -> None:
-    result = RUN.invoke(app, ["worker"])
+    result = adjudge("worker")
     assert result.exit_code == 1
     assert "set ADJUDGE_QUEUE_URL to redis://" in " ".join(result.stderr.split())
 

@@ -6,23 +6,20 @@ from typing import Any
 
 import httpx2
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
 from judge_server.api import operations
 from judge_server.api.operations import EXAMPLE
+from tests.services.command import adjudge
 from tests.services.operations.cluster import CRITERIA, groups, score
 from tests.services.operations.in_process import Start, end_of, results_of
 from trainer_client import AsyncClient, InvalidRequest, NotFound
 from trainer_client.wire.operations import Operation
 
-RUN = CliRunner()
-
 
 async def key_of(project: str) -> str:
     """Create a key of a project; return its text."""
     command = ["keys", "create", "--scope", "score", "--scope", "rubrics:write", "--project", project]
-    return (await asyncio.to_thread(RUN.invoke, app, command)).stdout.strip()
+    return (await asyncio.to_thread(adjudge, *command)).stdout.strip()
 
 
 async def raw(client: AsyncClient, method: str, path: str, **options: Any) -> httpx2.Response:
@@ -188,7 +185,7 @@ async def test_a_cancelled_operation_continues_when_it_is_retried(start: Start) 
 async def test_an_operation_is_judged_for_the_project_whose_key_submitted_it(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await asyncio.to_thread(RUN.invoke, app, ["projects", "create", "b"])
+    await asyncio.to_thread(adjudge, "projects", "create", "b")
     ours, theirs = [await key_of("b"), await key_of("default")]
     monkeypatch.setenv("ADJUDGE_API_KEY", ours)
     client = await start(keys="required")

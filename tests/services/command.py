@@ -1,0 +1,16 @@
+"""The command `adjudge`, run in this process."""
+
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+
+
+def adjudge(*arguments: object, exit_code: int | None = None, **options: Any) -> Result:
+    """Run a command; a crash fails the test, and so does another exit status than `exit_code`."""
+    result = CliRunner().invoke(app, [str(one) for one in arguments], **options)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    assert exit_code in (None, result.exit_code), result.output
+    return result
