@@ -7,6 +7,7 @@ as long for 4n as for n, and quadratic work sixteen times.
 import gc
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from judge_server.verifiers.number_words import with_digits
 from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from judge_server.verifiers.worker import decide
+from rubric_store import FormatError
+from rubric_store.formats.reading import read_document
 from tests.judge_server.support import FENCE, prepared
 from trainer_client.adapters.areal import without_end
 from trainer_client.measures import rouge_l_f1, self_bleu
@@ -170,6 +173,14 @@ def _check(**verification: Any) -> Callable[[str], object]:
     return run
 
 
+def _rubric(format: str | None) -> Callable[[str], object]:
+    def run(text: str) -> None:
+        with suppress(FormatError):
+            read_document(text, format)
+
+    return run
+
+
 LABELS = LabelChoice(("yes", "no"))
 FORMS = (ItemForm("grade", 4.0), ItemForm("satisfied", steps=(1, 2), reason=True))
 
@@ -194,7 +205,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "has_format": has_format,
     "loops": loops,
     "self_bleu": lambda text: self_bleu([text, text]),
-    "rouge_l_f1": lambda text: rouge_l_f1(text[:8000], "a b c"),
+    "rouge_l_f1": lambda text: rouge_l_f1(text, "a b c"),
     "texts_equal": lambda text: texts_equal(text, text, case_sensitive=False),
     "find": lambda text: find(text, ["aab"], ["ß", "ab"], case_sensitive=False),
     "strip_markup": strip_markup,
@@ -218,10 +229,12 @@ READERS: dict[str, Callable[[str], object]] = {
     "check: json_schema": _check(method="json_schema", schema={"type": "object"}),
     "find_values": lambda text: list(find_values(text)),
     "read_items": lambda text: read_items(text, True, FORMS),
-    "read_label_choice": lambda text: read_label_choice(text[:20_000], LABELS),
+    "read_label_choice": lambda text: read_label_choice(text[: len(text) // 5], LABELS),
     "storable_text": storable_text,
     "compressed": lambda text: compressed(text.encode("utf-8", "surrogatepass")),
     "without_end": without_end,
+    "rubrics, any format": _rubric(None),
+    **{f"rubrics, {name}": _rubric(name) for name in ("dro", "frontierscience", "prometheus", "srar")},
 }
 
 SIZES = (25_000, 50_000, 100_000)

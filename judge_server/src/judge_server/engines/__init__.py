@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from judge_server.ports import Engine
 
-_BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
+_BETWEEN_URLS = re.compile(r"(?<!\s)\s++(?=[a-z+]++://)")  # a path may hold spaces
 
 
 def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:

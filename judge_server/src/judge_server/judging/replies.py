@@ -295,7 +295,7 @@ _MARKS = dict.fromkeys(map(ord, '*_`#>"“”„«»[]{}'), " ") | {ord("−"): 
 _TOKEN = re.compile(
     r"(?<!\w)-?\d+(?:[.,]\d+)*"  # a number, whole
     r"|[^\W\d_]+(?:['’][^\W\d_]+)*"  # a word
-    r"|[.!?]+(?=\s|$)"  # the end of a sentence
+    r"|(?<![.!?])[.!?]++(?=\s|$)"  # the end of a sentence
     r"|\n|[^\s\w]|\w"
 )
 _ANSWER_LINE = re.compile(
@@ -307,9 +307,10 @@ _RESULT = "[RESULT]"
 """What Prometheus writes before its label, anywhere in a line."""
 
 _BRACKETED = re.compile(
-    r"^(?P<before>[^\n]*?)\[\[[^\S\n]*"
-    r"(?:(?P<first>[^\W\d_])[^\S\n]*(?P<relation>>{1,2}|<{1,2}|=)[^\S\n]*(?P<second>[^\W\d_])|(?P<label>[^\[\]\n]{1,40}))"
-    r"[^\S\n]*\]\][ \t\r.*_`\"]*$",
+    r"^(?P<before>[^\n]*?)\[\[[^\S\n]*+"
+    r"(?:(?P<first>[^\W\d_])[^\S\n]*+(?P<relation>>{1,2}|<{1,2}|=)[^\S\n]*+(?P<second>[^\W\d_])"
+    r"|(?P<label>[^\[\]\n]{1,40}))"
+    r"[^\S\n]*+\]\][ \t\r.*_`\"]*$",
     re.MULTILINE,
 )
 """What comparing judges write last: `[[A]]` (MT-Bench), `[[A>>B]]` and `[[A=B]]` (Arena-Hard, NeMo)."""

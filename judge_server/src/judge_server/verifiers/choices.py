@@ -10,7 +10,7 @@ from typing import NamedTuple
 from judge_server.verifiers.notation import same_characters, strip_markup
 
 _CHOICE = re.compile(
-    r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|alternative)\s*:?\s+)?"
+    r"(?:(?:the\s++)?(?:correct\s++)?(?:option|choice|answer|alternative)(?:\s*+:)?\s++)?"
     r"(?P<open>[(\[]?)(?P<letter>[A-Za-z])(?P<close>\s+[-–—](?=\s)|[)\]]?[.:]?\)?)(?:\s+(?P<rest>\S.*))?",
     re.DOTALL | re.IGNORECASE,
 )

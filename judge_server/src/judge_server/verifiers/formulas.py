@@ -109,9 +109,10 @@ def _gives(answer: Term, wanted: Term) -> bool:
     return agree and not symbols(wanted) and _same(wanted, values[0])
 
 
-_ROUGHLY = r"≈|≃|~|\\approx|\\sim|about|approximately|approx\.?|roughly"
+_ROUGHLY = re.compile(r"≈|≃|~|\\approx|\\sim|about|approximately|approx\.?|roughly")
 _RESTATEMENT = re.compile(
-    rf"(?P<value>[^()]{{1,200}}?),?\s*(?:\s\((?P<sign>{_ROUGHLY}|=|or|i\.e\.,?|that is,?)?(?P<a>[^()]{{1,200}})\)"
+    r"(?P<value>[^()]{1,200}?),?\s*"
+    rf"(?:\s\((?P<sign>{_ROUGHLY.pattern}|=|or|i\.e\.,?|that is,?)?(?P<a>[^()]{{1,200}})\)"
     r"|\s(?P<sign_b>i\.e\.,?|that is,?|or approximately|or about|or roughly)\s(?P<b>[^()]{1,200}))"
 )
 
@@ -125,7 +126,7 @@ def _without_restatement(answer: str) -> str:
     value, again = match["value"].strip("*_ "), (match["a"] or match["b"]).strip()
     if value == again:
         return answer
-    same = _is_roughly if re.search(_ROUGHLY, sign) else _same
+    same = _is_roughly if _ROUGHLY.search(sign) else _same
     values, others = read_answer(value).readings, read_answer(again).readings
     return value if any(same(a, b) for a in values for b in others) else answer
 

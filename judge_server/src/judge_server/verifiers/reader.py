@@ -102,7 +102,7 @@ _ACCENTS = frozenset(
 )
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
 _REPEATING = re.compile(
-    r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*\{?\s*(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
+    r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*+(?:\{\s*+)?(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
     re.ASCII,
 )
 _GOES_ON = re.compile(r"(?P<number>\d+\.\d+)\D.*", re.ASCII | re.DOTALL)

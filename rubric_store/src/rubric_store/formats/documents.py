@@ -331,7 +331,7 @@ def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) ->
     raise InvalidValueError([((), f"expected {expected}")])
 
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:\s"]+', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{},:]|[^][{},:\s"]+', re.DOTALL)
 DUPLICATE_FIELD = "given twice in one object; remove one"
 _TOO_DEEP = "it is nested too deeply; a rubric has at most five levels"
 

@@ -22,7 +22,7 @@ from rubric_store.formats.documents import (
 from rubric_store.formats.native import dump_json
 
 PATHS = (("questions",), ("rubrics",), ("decomposed_questions",), ("rubric",), ("criteria",), ("rubric_items",))
-_BULLET = re.compile(r"\s*(?:[-*•]|\(?[0-9]{1,3}[.)])\s+")
+_BULLET = re.compile(r"\A\s*+(?:[-*•]|\(?[0-9]{1,3}[.)])\s++")
 _EXPECTED = 'a list of questions ["Does the response …?"], alone or under "questions"'
 
 

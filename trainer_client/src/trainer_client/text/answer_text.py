@@ -83,7 +83,7 @@ _BOLD_WITH_APPOSITION = re.compile(
 _LIST_MARK = re.compile(r"[\s>]*+[*+-]\s")
 _CLOSING_HOPE = "I hope it is correct"
 _ABBREVIATION = re.compile(
-    r"(?:(?:^|[^\w])(?:\w\.)+\w|(?:^|[^\w])(?:dr|mr|mrs|ms|prof|st|mt|jr|sr|inc|ltd|co|corp|etc|vs|no|approx|ca|cf|fig"
+    r"(?:(?:^|[^\w])(?:\w\.){1,10}\w|(?:^|[^\w])(?:dr|mr|mrs|ms|prof|st|mt|jr|sr|inc|ltd|co|corp|etc|vs|no|approx|ca|cf|fig"
     r"|eq|ft|gen|col|lt|rev|hon|ave|blvd|dept|est|ed|vol|pp|al|bros|assn))\Z",
     re.IGNORECASE,
 )
@@ -105,7 +105,8 @@ HEDGE = re.compile(
 """Words that may change, deny or add to what stands beside them."""
 
 _REASON = re.compile(
-    rf"(?P<mark>[,，;:]?{SPACES}++(?:[-–—]++{SPACES}++)?|{SPACES}*+[—–,，]{SPACES}*+)(?P<open>[(（\[])?"
+    rf"(?P<mark>(?:[,，;:]|(?<!{SPACES})){SPACES}++(?:[-–—]++{SPACES}++)?|(?<!{SPACES}){SPACES}*+[—–,，]{SPACES}*+)"
+    r"(?P<open>[(（\[])?"
     r"(?:(?P<because>because|due to)|(?P<since>since|which (?:is|are|was|were|means|represents)|that is|that's|i\.e\."
     r"|for a total of)|(?P<apposition>as|the|a|an|this|it|being))(?!\w)",
     re.IGNORECASE,

@@ -21,7 +21,7 @@ _KEPT_OUTPUT = 4096
 _MAX_OPTIONS = 255
 """The most options that any decision model takes; llama.cpp refuses what is too many for the loaded one."""
 
-_COMPLAINT = re.compile(r"\d+(?:\.\d{2,3}){3} E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
+_COMPLAINT = re.compile(r"(?<!\d)\d++(?:\.\d{2,3}){3} E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
 """An error in llama.cpp's log, wherever it begins: other output of the process may stand before it on the line. The
 first error is the cause; the others follow from it."""
 

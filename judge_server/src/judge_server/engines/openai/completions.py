@@ -23,7 +23,7 @@ _NO_COUNT = -1
 """Stands for a token count that is not a number; it is clipped like every impossible count."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_CUT = re.compile(r"length|max.*token|token.*limit", re.IGNORECASE)
+_CUT = re.compile(r"length|max.{0,200}token|token.{0,200}limit", re.IGNORECASE)
 _TOOL = re.compile(r"tool|function", re.IGNORECASE)
 _WITHHELD = re.compile(
     r"filter|safety|refus|block|prohibit|recitation|spii|sensitive|guardrail|toxic|moderat|policy", re.IGNORECASE

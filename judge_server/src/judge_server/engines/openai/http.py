@@ -56,7 +56,7 @@ _KEY_IN_URL = "an engine URL must not hold a key, because URLs are shown and log
 
 _TOO_LONG = re.compile(
     r"context.?(length|size|window)|model.?len|maximum allowed length"
-    r"|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
+    r"|(prompt|input|request)[\w ]{0,200} too (long|large)|too many [\w ]{0,200}tokens",
     re.IGNORECASE,
 )
 

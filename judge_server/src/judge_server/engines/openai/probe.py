@@ -276,7 +276,7 @@ def refuses_limit(error: EndpointError) -> bool:
     return refused and bool(_LIMIT.search(error.failure.detail))
 
 
-_LIMIT = re.compile(r"max\w*[_ ]tokens|(output|token) limit", re.IGNORECASE)
+_LIMIT = re.compile(r"max\w{0,40}[_ ]tokens|(output|token) limit", re.IGNORECASE)
 
 
 async def _takes_system_role(http: OpenAIHttp, dialect: Dialect) -> bool:
