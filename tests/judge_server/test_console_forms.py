@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from judge_server.api.console.forms import Form, read_form
 from judge_server.errors import InvalidRequest, ServiceError, TooLarge, UnsupportedMediaType
 from tests.growth import assert_linear
+from trainer_client.text.pieces import PIECE
 
 names = st.text("abcdefg_", min_size=1, max_size=8)
 texts = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -45,6 +47,20 @@ def test_the_fields_of_a_form_are_read(given: dict[str, list[str]]) -> None:
         assert form.texts(name) == [expected(value) for value in values]
         assert form.text(name) == expected(values[-1])
     assert (form.text("missing"), form.texts("missing"), form.file("missing")) == ("", [], None)
+
+
+@given(st.integers(-12, 12), st.text("é%+ab世\U0001f600", max_size=20))
+def test_a_long_value_is_read_whatever_stands_where_it_is_cut(shift: int, text: str) -> None:
+    value = "a" * (PIECE + shift - len("token=")) + text * 3 + "a" * PIECE
+    assert read(httpx2.Request("POST", "http://a", data={"token": value})).text("token") == value
+
+
+@pytest.mark.parametrize("body", [b"a=%&b=%4&c=%zz", b"=&a&&b==c", b"a=%FF%C3&a=\xff", b"+=+%2B"])
+def test_a_badly_encoded_form_is_read_as_the_standard_library_reads_it(body: bytes) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    form = read(httpx2.Request("POST", "http://a", content=body, headers=headers))
+    for name, values in parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True).items():
+        assert form.texts(name) == values
 
 
 @given(fields, st.text("abc .-é", max_size=12).map("a{}z".format), st.binary(max_size=200))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.wire.groups import Message, ToolCall
 
 _MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters take fewer tokens than digits
@@ -37,6 +38,9 @@ _CHAT_TOKEN = re.compile(
     r"|\](?=~!b\[|~b\])|\[(?=e~\[)",  # ]~b], ]~!b[, [e~[
     re.IGNORECASE,
 )
+LONGEST_TOKEN = 64
+"""Characters of the longest control token that is broken."""
+
 _MARKED_UP = re.compile(r"<[^\s<>]{1,62}>|\[[^\s\[\]]{1,62}\]|\{[^\s{}]{1,62}\}")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _ASCII_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in range(128) if _UNPRINTABLE.match(chr(code))}
@@ -54,7 +58,13 @@ def control_token_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
 
 def break_tokens(pattern: re.Pattern[str], text: str) -> str:
     """Put a space behind every match; with a function, this is two to four times as fast as with a template."""
-    return pattern.sub(_with_space, text)
+    if len(text) <= PIECE:
+        return pattern.sub(_with_space, text)
+    pieces, end = list[str](), 0
+    for found in find_in_pieces(pattern, text, LONGEST_TOKEN):
+        pieces += [text[end : found.end()], " "]
+        end = found.end()
+    return "".join([*pieces, text[end:]])
 
 
 def _with_space(found: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from trainer_client.steps import Step
 from trainer_client.text.final_answer import final_answer_line
+from trainer_client.text.pieces import find_in_pieces
 from trainer_client.wire.groups import Message, Prompt, Response
 from trainer_client.wire.judging import OpeningTag, PromptOpens, ReasoningPart
 
@@ -100,6 +101,7 @@ _TAG = re.compile(
     f"(?=[{re.escape(_FIRST_CHARACTERS)}])"  # skips most characters quickly
     rf"(?:(?P<opening>{_OPENING})|(?:(?:<\|end\|>)?<\|start\|>assistant)?(?P<closing>{_CLOSING}))"
 )
+_LONGEST_TAG = len("<|end|><|start|>assistant") + max(len(tag) for tags in THINK_TAGS for tag in tags)
 _END_CHARACTERS = 200
 """How much of the end of a prompt is searched for a tag; only white space may follow it."""
 
@@ -211,7 +213,7 @@ def _tags_in_force(text: str, opens: PromptOpens | None) -> list[_Tag]:
     """Return the tags of the family in force, in order; empty if no family is."""
     family: OpeningTag | None = None if opens == "none" else opens
     tags: list[_Tag] = []
-    for found in _TAG.finditer(text):
+    for found in find_in_pieces(_TAG, text, _LONGEST_TAG):
         if _is_quoted(text, found):
             continue
         opening = found["opening"]

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 
 from judge_server.api.http.responses import ClientDisconnected
 from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from judge_server.time_sharing import run_inline_or_in_thread
+from trainer_client.text.pieces import PIECE
 
 MAX_FORM_BYTES = 4 * 2**20
 """The size of a form with texts or a file."""
@@ -98,10 +99,26 @@ def _boundary_of(content_type: str, with_file: bool) -> bytes | None:
 
 
 def _parse_urlencoded(body: bytes) -> Form:
-    try:
-        return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
-    except ValueError:
-        raise InvalidRequest(f"The form has more than {_MAX_FIELDS:,} fields.") from None
+    """Like `urllib.parse.parse_qs`, which keeps all other threads waiting while it decodes a long value."""
+    pairs = body.split(b"&", _MAX_FIELDS)
+    if len(pairs) > _MAX_FIELDS:
+        raise InvalidRequest(f"The form has more than {_MAX_FIELDS:,} fields.")
+    fields: dict[str, list[str]] = {}
+    for pair in filter(None, pairs):
+        name, _, value = pair.partition(b"=")
+        fields.setdefault(_unquoted(name), []).append(_unquoted(value))
+    return Form(fields)
+
+
+def _unquoted(text: bytes) -> str:
+    text, found, begin = text.replace(b"+", b" "), list[bytes](), 0
+    while begin < len(text):
+        end = begin + PIECE
+        cut = text.rfind(b"%", end - 2, end)  # not in the middle of %C3
+        end = end if cut == -1 else cut
+        found.append(unquote_to_bytes(text[begin:end]))
+        begin = end
+    return b"".join(found).decode("utf-8", "replace")
 
 
 def _parse_multipart(body: bytes, boundary: bytes) -> Form:
