@@ -31,10 +31,7 @@ COVERS = {
     "tests/services/operations/": OPERATIONS,
     "tests/services/test_api_": REMOTE,
     "tests/services/test_backup.py": ("services/src/adjudge_services/", *DATABASE, *LEDGER),
-    "tests/services/test_decision_clients.py": (
-        "judge_server/src/judge_server/api/decisions.py",
-        "trainer_client/src/trainer_client/wire/decisions.py",
-    ),
+    "tests/services/test_decision_clients.py": ("judge_server/src/judge_server/api/decisions.py",),
     "tests/services/test_end_to_end.py": ("judge_server/src/judge_server/engines/llamacpp/",),
     "tests/services/test_engines_dead_or_late.py": ("judge_server/src/judge_server/engines/",),
     "tests/services/test_generated_clients.py": (

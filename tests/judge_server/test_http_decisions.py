@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api import Service, create_app
-from judge_server.api.decisions import choice_answer, level_answer
+from judge_server.api.decisions import (
+    ChoiceAnswer,
+    ChoiceQuestion,
+    LevelQuestion,
+    SystemOneRequest,
+    choice_answer,
+    level_answer,
+)
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ledger import Recorder
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Reply
@@ -21,7 +28,6 @@ from rubric_store import RubricStore, SQLLedger
 from tests.judge_server import support
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_ledger import post, verdicts
-from trainer_client.wire.decisions import ChoiceAnswer, ChoiceQuestion, LevelQuestion, SystemOneRequest
 
 STATE = {"question": "Is 7 prime?", "response": "Yes: neither 2 nor 3 divides it.", "answer": "Yes."}
 QUESTIONS: dict[str, Any] = {

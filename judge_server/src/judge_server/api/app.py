@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from judge_server.api import decisions, keys, ledger, operations, probes, projects, rubrics, scoring
+from judge_server.api import decisions, keys, ledger, operations, probes, projects, rubrics, scores, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
@@ -40,7 +40,7 @@ _AUTHENTICATED_ROUTERS = (
     scoring.rewards_router,
     scoring.recompute_router,
     scoring.verdicts_router,
-    scoring.scores_router,
+    scores.scores_router,
     decisions.decisions_router,
     *compat_routers,
     ledger.ledger_router,

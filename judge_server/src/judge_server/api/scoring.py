@@ -1,13 +1,11 @@
-"""The routes that judge: rewards, verdicts, comparisons, scores, rerank and recompute.
+"""The routes that judge: rewards, verdicts, comparisons and recompute.
 
 - `POST /v1/rewards` responds with all groups together, or with one line per group as each is done.
 - `POST /v1/verdicts` and `POST /v1/comparisons` return verdicts without rewards.
 - `POST /v1/rewards/recompute` computes rewards from recorded verdicts, without the judge, and responds line by line.
-- `POST /v1/score` and `POST /v1/rerank` return rewards by a published rubric in the formats of vLLM and Cohere.
 """
 
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -21,14 +19,13 @@ from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
 from judge_server.api.http.responses import encode_json, respond_while_connected, run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded, recorder_of
 from judge_server.api.service import service_of
-from judge_server.errors import JudgingFailed, NotReady, ServiceError
+from judge_server.errors import NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.ranking import compare
 from judge_server.scoring.recompute import recompute
 from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonRequest,
-    FieldError,
     GroupRewards,
     RewardAnswer,
     RewardEvent,
@@ -43,16 +40,6 @@ from trainer_client.wire.ledger import (
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
-)
-from trainer_client.wire.verdicts import (
-    RankedDocument,
-    RankedText,
-    RerankAnswer,
-    RerankRequest,
-    ScoreAnswer,
-    ScoreData,
-    ScoreRequest,
-    ScoreUsage,
 )
 
 log = logging.getLogger("adjudge")
@@ -323,121 +310,3 @@ def _unreadable(error: ConnectionError) -> NotReady:
 
 def _recompute_line(**part: Any) -> bytes:
     return RecomputeEvent.model_construct(**part).model_dump_json(exclude_unset=True).encode() + b"\n"
-
-
-scores_router = APIRouter(
-    prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
-
-PROBLEM_RESPONSES = problem_responses(404, 413, 422, 429, 502, 503)
-
-MISSING_SCORE_DETAIL = (
-    "a score is missing, which this response format cannot express; POST /v1/rewards returns the other scores"
-)
-
-SCORE_EXAMPLE: dict[str, Any] = {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": ["Yes.", "No."]}
-RERANK_EXAMPLE: dict[str, Any] = {
-    "model": "math/primes",
-    "query": "Is 7 prime?",
-    "documents": ["No.", "Yes."],
-    "top_n": 1,
-}
-
-
-@scores_router.post(
-    "/score",
-    summary="Score responses by a published rubric, in vLLM's format",
-    response_model=ScoreAnswer,
-    responses=PROBLEM_RESPONSES,
-)
-async def score(
-    request: Request,
-    body: Annotated[ScoreRequest, Body(openapi_examples={"pair": {"summary": "One prompt", "value": SCORE_EXAMPLE}})],
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """A score is the reward of a response: `model` names the rubric, `text_1` is the prompt, `text_2` the responses.
-
-    A failed verdict fails the request, since this format cannot express a missing score.
-    """
-    answer = await _compute_rewards(request, body, idempotency_key)
-    rewards = _rewards(answer)
-    return _json(
-        ScoreAnswer(
-            id=answer.request_id,
-            created=int(time.time()),
-            model=_model(answer),
-            data=tuple(ScoreData(index=n, score=reward) for n, reward in enumerate(rewards)),
-            usage=_usage(answer),
-        )
-    )
-
-
-@scores_router.post(
-    "/rerank",
-    summary="Rank responses by a published rubric, in the format of Cohere and vLLM",
-    response_model=RerankAnswer,
-    responses=PROBLEM_RESPONSES,
-)
-async def rerank(
-    request: Request,
-    body: Annotated[RerankRequest, Body(openapi_examples={"best": {"summary": "The best", "value": RERANK_EXAMPLE}})],
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """The best response comes first: `model` names the rubric, `query` is the prompt, `documents` are the responses.
-
-    A failed verdict fails the request, since this format cannot express a missing score.
-    """
-    answer = await _compute_rewards(request, body, idempotency_key)
-    rewards = _rewards(answer)
-    best_first = sorted(range(len(rewards)), key=lambda n: -rewards[n])
-    results = [
-        RankedDocument(
-            index=n,
-            document=RankedText(text=body.documents[n]) if body.return_documents else None,
-            relevance_score=rewards[n],
-        )
-        for n in best_first[: body.top_n or None]
-    ]
-    ranked = RerankAnswer(id=answer.request_id, model=_model(answer), usage=_usage(answer), results=tuple(results))
-    return _json(ranked)
-
-
-async def _compute_rewards(request: Request, body: ScoreRequest | RerankRequest, key: str | None) -> RewardAnswer:
-    reward_request = body.rewards()
-    bind_log_context(run=reward_request.run)
-    scorer = service_of(request).scorer(reward_request.judge, recorder_of(request))
-    project_id, record = project_of(request), await record_id_of(request, key)
-    work = scorer.score(reward_request, request_id=request.state.request_id, project_id=project_id, record_id=record)
-    try:
-        return await run_while_connected(request, work)
-    except JudgingFailed as error:
-        raise JudgingFailed(f"{MISSING_SCORE_DETAIL}. {error.detail}") from None
-    except ServiceError as error:
-        error.errors = tuple(_relabel_as_model(each) for each in error.errors)
-        raise
-
-
-def _relabel_as_model(error: FieldError) -> FieldError:
-    return error.model_copy(update={"field": "model"}) if error.field == "rubric" else error
-
-
-def _rewards(answer: RewardAnswer) -> list[float]:
-    rewards = [response.reward for group in answer.groups for response in group.responses]
-    present = [reward for reward in rewards if reward is not None]
-    assert len(present) == len(rewards)  # `on_failure` is `error`
-    return present
-
-
-def _model(answer: RewardAnswer) -> str:
-    (rubric,) = answer.rubrics
-    return rubric.digest if rubric.name is None else f"{rubric.name}@{rubric.version}"
-
-
-def _usage(answer: RewardAnswer) -> ScoreUsage:
-    prompt = answer.usage.prompt_tokens_computed + answer.usage.prompt_tokens_reused
-    written = answer.usage.tokens_written
-    return ScoreUsage(prompt_tokens=prompt, completion_tokens=written, total_tokens=prompt + written)
-
-
-def _json(answer: ScoreAnswer | RerankAnswer) -> Response:
-    return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")

@@ -1,14 +1,12 @@
-"""`POST /v1/verdicts`, `/v1/comparisons`, `/v1/score` and `/v1/rerank`: other requests for a judgement.
+"""`POST /v1/verdicts` and `/v1/comparisons`: other requests for a judgement.
 
 `/v1/verdicts` judges without computing a reward. `/v1/comparisons` asks which of two responses is better, in both
-orders. `/v1/score` and `/v1/rerank` give rewards under a published rubric in the formats of vLLM and Cohere: the rubric
-is the model, a response is a document, and its reward is the score. These formats cannot express a missing score, so a
-failed judgement fails the request.
+orders.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import (
@@ -21,16 +19,7 @@ from trainer_client.wire.base import (
     SafeInt,
     is_unset,
 )
-from trainer_client.wire.groups import (
-    Group,
-    GroupId,
-    Prompt,
-    ResponseLike,
-    RubricChoice,
-    RubricRef,
-    RunName,
-    check_given_steps,
-)
+from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RunName, check_given_steps
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     JudgeName,
@@ -40,19 +29,8 @@ from trainer_client.wire.judging import (
     ReasoningPart,
     TemplateName,
 )
-from trainer_client.wire.rewards import (
-    Failure,
-    PinnedRubric,
-    RewardOptions,
-    RewardRequest,
-    UncertainBand,
-    Verdict,
-    why_no_probability,
-)
-from trainer_client.wire.usage import (
-    JudgeInfo,
-    Usage,
-)
+from trainer_client.wire.rewards import Failure, PinnedRubric, UncertainBand, Verdict, why_no_probability
+from trainer_client.wire.usage import JudgeInfo, Usage
 
 
 class VerdictRequest(RequestModel):
@@ -258,190 +236,3 @@ class ComparisonAnswer(AnswerModel):
     usage: Usage
     win_rate: float | None
     pairs: tuple[Comparison, ...]
-
-
-MAX_TEXTS = 4096
-
-Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_TEXTS)]
-
-
-class _ScoringRequest(RequestModel):
-    """The shared fields. `model` is a rubric reference; the other fields are the same as in `RewardRequest`.
-
-    Attributes:
-        model: a reference to a published rubric.
-        reward: how verdicts become a reward.
-    """
-
-    model: RubricRef
-    allow_retired: Flag = False
-    run: RunName | None = None
-    judge: JudgeName = DEFAULT_JUDGE
-    reward: RewardOptions = RewardOptions()
-    judging: JudgingOptions = JudgingOptions()
-    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
-
-    @model_validator(mode="after")
-    def _can_be_rewarded(self) -> "_ScoringRequest":
-        try:
-            self.rewards()
-        except ValidationError as error:
-            reason = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-            raise ValueError(f"{reason}; or use POST /v1/rewards, which takes every field") from None
-        return self
-
-    def groups(self) -> tuple[Group, ...]:
-        """The prompts and their responses, in the order of the scores."""
-        raise NotImplementedError
-
-    def rewards(self) -> RewardRequest:
-        """The equivalent request of `POST /v1/rewards`; raises `ValidationError` if the fields do not allow one."""
-        return RewardRequest(
-            run=self.run,
-            rubric=self.model,
-            allow_retired=self.allow_retired,
-            judge=self.judge,
-            reward=self.reward,
-            judging=self.judging,
-            on_failure="error",
-            on_uncertain="error",
-            deadline_s=self.deadline_s,
-            groups=self.groups(),
-        )
-
-
-class ScoreRequest(_ScoringRequest):
-    """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
-
-    A single prompt applies to all responses. Otherwise give one prompt for each response.
-
-    Attributes:
-        text_1: the prompt, or one for each response.
-        text_2: the response, or the responses.
-    """
-
-    text_1: str | Texts
-    text_2: str | Texts
-
-    @model_validator(mode="after")
-    def _texts_pair(self) -> "ScoreRequest":
-        prompts, responses = len(_as_tuple(self.text_1)), len(_as_tuple(self.text_2))
-        if prompts not in (1, responses):
-            raise ValueError(
-                f"text_1 and text_2 have {prompts} and {responses} texts; give one text_1, or one for each text_2"
-            )
-        return self
-
-    def groups(self) -> tuple[Group, ...]:
-        """One group with all responses if there is one prompt, else one group for each pair."""
-        prompts, responses = _as_tuple(self.text_1), _as_tuple(self.text_2)
-        if len(prompts) == 1:
-            return (Group(id="0", prompt=prompts[0], responses=responses),)
-        pairs = zip(prompts, responses, strict=False)
-        return tuple(Group(id=str(n), prompt=prompt, responses=(text,)) for n, (prompt, text) in enumerate(pairs))
-
-
-class RerankRequest(_ScoringRequest):
-    """Rank the responses `documents` to the prompt `query` by the rubric `model`.
-
-    Attributes:
-        query: the prompt.
-        documents: the responses.
-        top_n: how many documents to return; 0 for all.
-        return_documents: whether the answer repeats the documents.
-    """
-
-    query: str
-    documents: Texts
-    top_n: SafeInt = Field(default=0, ge=0)
-    return_documents: Flag = True
-
-    def groups(self) -> tuple[Group, ...]:
-        """One group with all documents."""
-        return (Group(id="0", prompt=self.query, responses=self.documents),)
-
-
-class ScoreUsage(AnswerModel):
-    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated.
-
-    Attributes:
-        prompt_tokens: tokens of the judge's prompts, cached prefixes included.
-        completion_tokens: tokens that the judge generated.
-        total_tokens: both together.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class ScoreData(AnswerModel):
-    """The reward of the response `text_2[index]`.
-
-    Attributes:
-        index: the response's position in the request, from 0.
-        object: a score.
-        score: the reward of the response.
-    """
-
-    index: int
-    object: Literal["score"] = "score"
-    score: float
-
-
-class ScoreAnswer(AnswerModel):
-    """The answer to a `ScoreRequest`. `id` is the request id, `model` the rubric version that was used.
-
-    Attributes:
-        id: the id of the request.
-        object: a list.
-        created: when it was answered, in seconds since 1970.
-        model: the rubric version that was used.
-        data: the scores, in the order of the responses.
-    """
-
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
-    data: tuple[ScoreData, ...]
-    usage: ScoreUsage
-
-
-class RankedText(AnswerModel):
-    """A document as sent in the request."""
-
-    text: str
-
-
-class RankedDocument(AnswerModel):
-    """The reward of `documents[index]`. `document` is left out if `return_documents` is false.
-
-    Attributes:
-        index: the document's position in the request, from 0.
-        document: the document, if the request wants it back.
-        relevance_score: its reward.
-    """
-
-    index: int
-    document: RankedText | None = None
-    relevance_score: float
-
-
-class RerankAnswer(AnswerModel):
-    """The answer to a `RerankRequest`: the best document first, documents of equal score in the request's order.
-
-    Attributes:
-        id: the id of the request.
-        model: the rubric version that was used.
-        results: the documents, the best one first.
-    """
-
-    id: str
-    model: str
-    usage: ScoreUsage
-    results: tuple[RankedDocument, ...]
-
-
-def _as_tuple(texts: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (texts,) if isinstance(texts, str) else texts
