@@ -27,8 +27,8 @@ from tests.fixtures.postgres import running_postgres, scratch_database
 
 from judge_server.api import Service, create_app
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
+from rubric_store.ledger.rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 from trainer_client.wire import RubricContent
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 STEPS, GROUP, CRITERIA, RUN, OTHER = 1000, 10, 10, "big", "other"
 OTHER_VERDICTS = 20_000

@@ -26,7 +26,7 @@ from benchmarks.console import RUBRIC, START, new_database, requests
 from benchmarks.report import commit, machine
 from judge_server.api import Service, create_app
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
-from trainer_client.wire.ledger_rows import LedgerRows
+from rubric_store.ledger.rows import LedgerRows
 
 RUN_USES, REQUEST_USES, REQUEST_RESPONSES, CRITERIA = 200_000, 200, 20, 10
 REQUESTS = RUN_USES // REQUEST_USES

@@ -22,8 +22,8 @@ from tests.fixtures.postgres import running_postgres, scratch_database
 from benchmarks.report import publish
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeEvent, RecomputeRequest
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 RESPONSES, CRITERIA = 64, 12
 PER_REQUEST = RESPONSES * CRITERIA

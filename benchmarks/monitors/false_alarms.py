@@ -11,7 +11,7 @@ import random
 from collections import Counter
 
 from judge_server.monitoring.monitors import FIRST_STEPS, HISTORY_STEPS, MONITORS, report, wilson
-from trainer_client.wire.ledger_rows import MonitoredRun, SignalSums, StepSums
+from rubric_store.ledger.rows import MonitoredRun, SignalSums, StepSums
 from trainer_client.wire.monitors import MonitorThresholds
 
 GROUPS, GROUP_SIZE, GOLD_PER_STEP = 16, 8, 6

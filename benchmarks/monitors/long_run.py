@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger, migrations
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, SignalRow
+from rubric_store.ledger.rows import LedgerRows, RequestRow, ResponseRow, SignalRow
 from trainer_client.wire.monitors import MonitorThresholds
 
 STEPS, RESPONSES, CRITERIA = 1302, 64, 12

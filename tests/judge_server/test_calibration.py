@@ -28,6 +28,7 @@ from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from judge_server.scoring.verdicts import verdict_of
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
@@ -38,7 +39,6 @@ from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.criteria import CriterionKind
-from trainer_client.wire.ledger_rows import UseFilter
 
 probabilities = st.floats(0.0, 1.0)
 scalings = st.builds(ProbabilityMap, st.floats(0.01, 20.0), st.floats(-20.0, 20.0))

@@ -13,10 +13,10 @@ from judge_server.api.console.explanation import TextPart
 from judge_server.api.console.groups import HeatStep, segments
 from judge_server.api.console.run_view import StepAxis
 from judge_server.api.console.runs import read_changes
+from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_console import checked, judged, links, page
 from tests.judge_server.test_http_ledger import post, recorded
-from trainer_client.wire.ledger_rows import CriterionBucket, RunCharts, StepBucket
 
 __all__ = ["recorded"]
 

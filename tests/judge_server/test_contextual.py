@@ -17,6 +17,7 @@ from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, fitted
 from tests.judge_server.conftest import Serve
@@ -35,7 +36,6 @@ from tests.judge_server.support import (
 )
 from tests.judge_server.test_calibration import remote
 from trainer_client.wire import Criterion, RewardAnswer, Verdict
-from trainer_client.wire.ledger_rows import UseFilter
 
 GIVEN, WITHOUT = 0.75, 0.6
 RAW = relative_probability(GIVEN, WITHOUT)

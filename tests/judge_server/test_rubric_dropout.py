@@ -14,6 +14,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import recorded_page
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import STEPPED, request
 from trainer_client.dropout import CriteriaSample, draw_sample
@@ -23,7 +24,6 @@ from trainer_client.trl.methods.base import ScoredResponse
 from trainer_client.trl.methods.srar import Srar
 from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardRequest
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
-from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
 
 LINEAR = [mode for mode in PROTOCOLS_FOR if mode not in NOT_LINEAR]
 CRITERIA = [

@@ -19,12 +19,12 @@ from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer
 from tests.judge_server.support import STEPPED, judge, request
 from trainer_client.rewards import UnscoredCriteria, reward_outcome
 from trainer_client.wire import ResponseReward, RewardAnswer, VerdictRequest
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
-from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
 
 BAND = [0.4, 0.6]
 CRITERIA = [

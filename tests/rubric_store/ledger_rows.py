@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
+from rubric_store.ledger.rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 PROJECT = "p1"
 AT = datetime(2026, 5, 1, 12, 0, 0, 123456, UTC)

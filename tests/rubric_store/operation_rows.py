@@ -4,15 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rubric_store import SQLOperations
-from trainer_client.wire.operations import (
-    ChunkOutcome,
-    ChunkRef,
-    LeasedChunk,
-    NewChunk,
-    NewOperation,
-    Operation,
-    Submission,
-)
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation, Submission
+from trainer_client.wire.operations import Operation
 from trainer_client.wire.usage import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

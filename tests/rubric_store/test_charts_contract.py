@@ -9,8 +9,7 @@ import pytest
 
 from judge_server.ports import LedgerReader
 from rubric_store import SQLLedger
-from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, verdict
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     CriterionBucket,
     JudgeUse,
     LedgerRows,
@@ -21,6 +20,7 @@ from trainer_client.wire.ledger_rows import (
     RunChartQuery,
     VerdictOutcome,
 )
+from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, verdict
 
 WHOLE = RunChartQuery(PROJECT, "run", criterion_ids=("c0", "c1"))
 

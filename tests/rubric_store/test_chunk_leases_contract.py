@@ -5,8 +5,8 @@ import asyncio
 from sqlalchemy import select
 
 from rubric_store.operations.database import chunks
+from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 from tests.rubric_store.operation_rows import LEASE_S, FixedClockOperations, claimed, later, new, outcome, state_of
-from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 
 
 async def test_a_chunk_has_one_worker_until_its_lease_expires(kept: FixedClockOperations) -> None:

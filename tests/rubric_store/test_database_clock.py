@@ -9,9 +9,9 @@ import pytest
 
 from rubric_store import SQLOperations
 from rubric_store.operations import database
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.operation_rows import LEASE_S, NOW, new
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk
 
 Open = Callable[[timedelta], SQLOperations]
 AHEAD = timedelta(hours=1)

@@ -12,11 +12,11 @@ from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations
 from rubric_store import database as store_database
 from rubric_store.database import libpq_timeouts
 from rubric_store.ledger import store as ledger_module
+from rubric_store.ledger.rows import LedgerRows
 from rubric_store.rubrics import store
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.ledger_rows import LedgerRows
 
 LIMIT_S = 0.5
 Parts = tuple[RubricStore, SQLOperations, SQLLedger]

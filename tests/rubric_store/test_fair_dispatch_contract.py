@@ -3,8 +3,8 @@
 from collections import Counter
 
 from rubric_store import TenantStore
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef
 from tests.rubric_store.operation_rows import LEASE_S, FixedClockOperations, later, new
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef
 from trainer_client.wire.tenants import Limits
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 
 from rubric_store import SQLIdempotencyKeys
 from rubric_store.idempotency import idempotency_keys
+from rubric_store.tenants.rows import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 from tests.rubric_store.operation_rows import NOW
-from trainer_client.wire.tenants import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
 ASKED, OTHER = b"a" * 32, b"b" * 32
 ANSWER = StoredAnswer(201, "/v1/rubrics/a@1", '{"name": "\u00e4"}'.encode() * 100)

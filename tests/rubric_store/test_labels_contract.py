@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.ports import LabelStore
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import LabelFilter, RecentFilter, VerdictKey
 from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key
-from trainer_client.wire.ledger_rows import LabelFilter, RecentFilter, VerdictKey
 
 RUN = LabelFilter(PROJECT, "run")
 FIRST, SECOND = VerdictKey("run", request_key(1), 0, 0), VerdictKey("run", request_key(1), 0, 1)

@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, text
 from judge_server.ports import Ledger, LedgerReader
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger import purging
+from rubric_store.ledger.rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
-from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
 
 RUN = RunRange(PROJECT, "run")
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import LedgerRows, MonitorQuery, SignalRow
 from tests.rubric_store.ledger_rows import PROJECT, request, request_key
-from trainer_client.wire.ledger_rows import LedgerRows, MonitorQuery, SignalRow
 
 QUERY = MonitorQuery(PROJECT, "run", first=1, last=2)
 

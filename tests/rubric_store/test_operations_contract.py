@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rubric_store.operations import database
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, Submission
 from tests.rubric_store.operation_rows import (
     LEASE_S,
     NOW,
@@ -19,7 +20,6 @@ from tests.rubric_store.operation_rows import (
     outcome,
     state_of,
 )
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, Submission
 from trainer_client.wire.usage import Usage
 
 

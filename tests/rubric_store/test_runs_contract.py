@@ -12,12 +12,12 @@ from sqlalchemy import create_engine, text
 
 from judge_server.ports import RunReader
 from rubric_store import CursorError, RubricStore, SQLLedger, migrations
+from rubric_store.ledger.rows import LedgerRows, RunReportQuery
 from tests.rubric_store.examples import rubric
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, verdict
 from tests.rubric_store.schema_dump import sync_url
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep
-from trainer_client.wire.ledger_rows import LedgerRows, RunReportQuery
 
 RUN = RunReportQuery(PROJECT, "run")
 FIGURES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from rubric_store import RubricStore, TenantStore
+from rubric_store.tenants.rows import TokenUsage
 from tests.rubric_store.examples import rubric
-from trainer_client.wire.tenants import Limits, TokenUsage
+from trainer_client.wire.tenants import Limits
 
 DAY = date(2026, 2, 3)
 NOW = datetime(2026, 2, 3, 12, tzinfo=UTC)

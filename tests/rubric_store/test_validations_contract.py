@@ -8,9 +8,9 @@ from sqlalchemy import func, select
 
 from judge_server.ports import RubricValidations
 from rubric_store import RubricStore
+from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
 from rubric_store.rubrics.tables import rubric_validations
 from tests.rubric_store.examples import rubric
-from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
 
 PROJECT = "p1"
 WORDS = "sha256:" + "0" * 64

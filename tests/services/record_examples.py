@@ -19,9 +19,9 @@ from judge_server.api.compat import openrlhf, roll, slime
 from judge_server.api.scoring import COMPARISONS_EXAMPLE, REWARDS_EXAMPLE, VERDICTS_EXAMPLE
 from judge_server.auth.keys import make_key
 from rubric_store import SQLLedger, TenantStore, migrations
+from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.services.processes import listening
 from trainer_client import Client
-from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
 EXAMPLES = Path(str(files("judge_server.api.http"))) / "examples.json"
 ENGINE = "llamacpp://qwen2.5-coder-0.5b"

@@ -8,8 +8,8 @@ import pytest
 from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import RunReportQuery
 from tests.services.command import adjudge
-from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.monitors import MonitorThresholds
 
 SAME_EVERYWHERE = (22, 0.696)

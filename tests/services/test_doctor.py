@@ -13,14 +13,14 @@ from adjudge_services.cli.operating import doctor
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
-from rubric_store.operations import SQLOperations
+from rubric_store import SQLOperations
+from rubric_store.operations.rows import NewChunk, NewOperation
 from tests.fixtures.ports import unused_port
 from tests.judge_server.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
 from tests.services.command import adjudge
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
 from trainer_client import Client
-from trainer_client.wire.operations import NewChunk, NewOperation
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.services.command import adjudge
 from trainer_client.wire import RewardAnswer
-from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
 GROUPS, RESPONSES = 6, 4

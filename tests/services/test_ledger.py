@@ -13,6 +13,7 @@ from sqlalchemy import URL, make_url
 
 from judge_server.ledger.spool import Quarantine
 from rubric_store import migrations
+from rubric_store.ledger.rows import RefusedRows
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.waiting import wait_until
 from tests.rubric_store.ledger_rows import request
@@ -20,7 +21,6 @@ from tests.services.command import adjudge
 from tests.services.processes import Service, get, serving
 from trainer_client import Client, InvalidRequest
 from trainer_client.wire import RewardAnswer
-from trainer_client.wire.ledger_rows import RefusedRows
 
 ENGINE = "scripted://hash"
 RUBRIC = {

@@ -9,9 +9,9 @@ import pytest
 
 from adjudge_services.settings import Settings
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import LedgerRows, MonitoredRun, RequestRow, ResponseRow, SignalRow
 from tests.judge_server.monitoring.histories import history, ramp
 from tests.services.test_ledger import command
-from trainer_client.wire.ledger_rows import LedgerRows, MonitoredRun, RequestRow, ResponseRow, SignalRow
 
 AT = datetime(2026, 5, 1, tzinfo=UTC)
 

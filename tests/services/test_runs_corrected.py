@@ -11,9 +11,9 @@ from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import UseFilter
 from tests.services.command import adjudge
 from trainer_client.errors import NotFound
-from trainer_client.wire.ledger_rows import UseFilter
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 

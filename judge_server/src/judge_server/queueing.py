@@ -28,8 +28,8 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from judge_server.errors import Overloaded
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import Priority
-from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 T = TypeVar("T")
 K = TypeVar("K", bound=str)

@@ -28,6 +28,7 @@ from judge_server.errors import (
 from judge_server.observability.tracing import traced
 from judge_server.ports import RubricSource
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
     Criterion,
@@ -41,15 +42,8 @@ from trainer_client.wire import (
     RubricVersion,
     parse_reference,
 )
-from trainer_client.wire.criteria import content_digest, criteria_characters
-from trainer_client.wire.rubrics import (
-    CriterionMove,
-    DiffSide,
-    FieldChange,
-    PlacedCriterion,
-    Reweighting,
-    Rewording,
-)
+from trainer_client.wire.criteria import content_digest
+from trainer_client.wire.rubrics import CriterionMove, DiffSide, FieldChange, PlacedCriterion, Reweighting, Rewording
 
 PROJECT_ID = "default"
 """The project of requests without a key."""

@@ -2,19 +2,26 @@
 
 `migrations` brings a database to the schema that the stores need, and `read_rubric` turns a published text into
 criteria. This package does not judge, serve HTTP or read settings.
+
+The judge server imports the modules `rows`, which hold the values that it exchanges with the stores, and needs no
+database for that. SQLAlchemy is therefore imported on the first access to a name that needs it.
 """
 
-from rubric_store import migrations
-from rubric_store.calibrations import CalibrationStore, CalibrationVersion
-from rubric_store.database import DatabaseURLError, open_engine
-from rubric_store.formats import FormatError, read_rubric
-from rubric_store.idempotency import SQLIdempotencyKeys
-from rubric_store.ledger import SQLLedger
-from rubric_store.operations import SQLOperations
-from rubric_store.rubrics.queries import CursorError
-from rubric_store.rubrics.store import RubricStore
-from rubric_store.tenants.store import TenantStore
-from rubric_store.texts import RubricTexts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rubric_store import migrations
+    from rubric_store.calibrations import CalibrationStore, CalibrationVersion
+    from rubric_store.database import DatabaseURLError, open_engine
+    from rubric_store.formats import FormatError, read_rubric
+    from rubric_store.idempotency import SQLIdempotencyKeys
+    from rubric_store.ledger.store import SQLLedger
+    from rubric_store.operations.store import SQLOperations
+    from rubric_store.rubrics.queries import CursorError
+    from rubric_store.rubrics.store import RubricStore
+    from rubric_store.tenants.store import TenantStore
+    from rubric_store.texts import RubricTexts
 
 __all__ = [
     "CalibrationStore",
@@ -32,3 +39,31 @@ __all__ = [
     "open_engine",
     "read_rubric",
 ]
+
+_MODULES = {
+    "CalibrationStore": "calibrations",
+    "CalibrationVersion": "calibrations",
+    "CursorError": "rubrics.queries",
+    "DatabaseURLError": "database",
+    "FormatError": "formats",
+    "RubricStore": "rubrics.store",
+    "RubricTexts": "texts",
+    "SQLIdempotencyKeys": "idempotency",
+    "SQLLedger": "ledger.store",
+    "SQLOperations": "operations.store",
+    "TenantStore": "tenants.store",
+    "open_engine": "database",
+    "read_rubric": "formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "migrations":
+        return import_module(f"{__name__}.migrations")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

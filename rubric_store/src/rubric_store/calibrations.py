@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
-from trainer_client.wire.tenants import DEFAULT_PROJECT
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 
 calibrations = Table(
     "judge_calibrations",

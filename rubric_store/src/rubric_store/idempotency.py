@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
-from trainer_client.wire.tenants import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
+from rubric_store.tenants.rows import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
 idempotency_keys = Table(
     "idempotency_keys",

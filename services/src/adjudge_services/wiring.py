@@ -68,10 +68,11 @@ from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger
 from rubric_store.database import SQLITE, read_url, unwritable_files
 from rubric_store.lint import lint
 from rubric_store.migrations import SchemaStatus
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AsyncClient
 from trainer_client.client.connection import transport_options
 from trainer_client.wire import Criterion
-from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES, ApiKey
+from trainer_client.wire.tenants import SCOPES, ApiKey
 
 _REDIS = ("redis://", "rediss://")
 _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)

@@ -33,7 +33,7 @@ from judge_server.operations.queues import TASK, BrokerHealth, CeleryQueue, cele
 from judge_server.operations.runner import ChunkRunner
 from judge_server.operations.service import Dispatcher
 from rubric_store import RubricStore
-from trainer_client.wire.operations import ChunkRef
+from rubric_store.operations.rows import ChunkRef
 
 CHECK_TIMEOUT_S = 2.0
 """Seconds that a check of the store or the service may take; less than a probe's own timeout."""

@@ -17,7 +17,8 @@ from judge_server.ledger import Recorder
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger, TenantStore
-from trainer_client.wire.tenants import ApiKey, ApiKeyRecord, Limits, Project, TokenUsage
+from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
+from trainer_client.wire.tenants import ApiKey, Limits, Project
 
 START = datetime(2026, 2, 3, 12, tzinfo=UTC)
 SECRET = b"0123456789abcdef"

@@ -12,10 +12,10 @@ import pytest
 from judge_server.api.auth import OPEN_PATHS, AccessMiddleware
 from judge_server.auth import Identity
 from judge_server.auth.authenticator import UsageMeter
+from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import InMemoryApiKeyStore, KeyedService
 from tests.judge_server.golden_files import openapi
-from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 from trainer_client.wire.tenants import Limits
 
 ROUTES = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]

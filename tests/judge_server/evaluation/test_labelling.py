@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.labelling import JUDGE, agreements, consensus, labelled_groups, rank
+from rubric_store.ledger.rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion
-from trainer_client.wire.ledger_rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from trainer_client.wire.monitors import MonitorFinding
 
 PLAIN = {RUBRIC: (Criterion(id="c0", description="Is short."),)}

@@ -17,10 +17,11 @@ from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk
+from rubric_store.rubrics.rows import RubricValidation
 from tests.fixtures.migrated import NewSQLite
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, ValidateOperation
-from trainer_client.wire.rubrics import RubricValidation
+from trainer_client.wire.operations import ValidateOperation
 
 
 @pytest_asyncio.fixture

@@ -8,9 +8,9 @@ from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Ledger, Reply
 from judge_server.scoring.planner import JudgedRequest
 from judge_server.scoring.scorer import Scorer
+from rubric_store.ledger.rows import LedgerRows
 from tests.judge_server import support
 from trainer_client.wire import RewardAnswer, RewardRequest
-from trainer_client.wire.ledger_rows import LedgerRows
 
 PROJECT = "default"
 

@@ -11,9 +11,9 @@ import pytest
 from judge_server.cache import MemoryCache
 from judge_server.ledger import Recorder
 from judge_server.scoring.scorer import Scorer
+from rubric_store.ledger.rows import LedgerRows
 from tests.judge_server.support import criteria, judge
 from trainer_client.wire import RewardRequest
-from trainer_client.wire.ledger_rows import LedgerRows
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

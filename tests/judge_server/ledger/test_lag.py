@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from judge_server.observability.metrics import LedgerMetrics
+from judge_server.ports.stores import LedgerState
 from tests.fixtures.waiting import wait_until
 from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording
 from tests.judge_server.ledger.test_spool import files
-from trainer_client.wire.ledger import LedgerState
 
 __all__ = ["_soon", "judged", "ledger"]
 

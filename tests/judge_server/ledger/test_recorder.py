@@ -14,10 +14,10 @@ import pytest
 
 from judge_server.ledger import Recorder, recorder
 from judge_server.scoring.planner import JudgedRequest
+from rubric_store.ledger.rows import LedgerRows, RefusedRows
 from tests.fixtures.waiting import wait_until
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import request
-from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 USES = 7
 

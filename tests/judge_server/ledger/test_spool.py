@@ -11,9 +11,9 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from judge_server.ledger.spool import Spool, SpoolEntry, SpoolFull, decode
+from rubric_store.ledger.rows import LedgerRows
 from tests.judge_server.ledger.judged import rows, some_fail
 from tests.judge_server.support import STEPPED, request
-from trainer_client.wire.ledger_rows import LedgerRows
 
 BIG = 2**30
 

@@ -11,12 +11,12 @@ import pytest
 from judge_server.ledger import Recorder, recorder, spool
 from judge_server.ledger.spool import Quarantine
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import LedgerRows, UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.waiting import wait_until
 from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording
 from tests.judge_server.ledger.test_spool import no_space
 from tests.rubric_store.ledger_rows import request
-from trainer_client.wire.ledger_rows import LedgerRows, UseFilter
 
 __all__ = ["_soon", "judged", "ledger"]
 

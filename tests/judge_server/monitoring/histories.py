@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from trainer_client.wire.ledger_rows import ControlVerdict, MonitoredRun, SignalSums, StepSums
+from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, SignalSums, StepSums
 
 RESPONSES, GROUPS = 64, 16
 

@@ -22,12 +22,12 @@ from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import create_judge_app
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore
+from rubric_store.ledger.rows import LedgerRows
 from tests.fixtures.ports import unused_port
 from tests.judge_server.conftest import Serve
 from tests.judge_server.observability.captured import CapturedLogs
 from tests.judge_server.remote.judges import judges
 from tests.judge_server.support import FENCE, judge
-from trainer_client.wire.ledger_rows import LedgerRows
 
 CANARY = "c4n4ry-sings"
 

@@ -16,12 +16,12 @@ from judge_server.observability.tracing import TracingTransport, span, span_head
 from judge_server.operations.handlers.base import RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
 from rubric_store import RubricStore
+from rubric_store.ledger.rows import LedgerRows
+from rubric_store.operations.rows import ChunkOutcome, LeasedChunk
 from tests.judge_server.conftest import Serve
 from tests.judge_server.observability.captured import CapturedSpans, attributes
 from tests.judge_server.operations.test_runner_and_dispatcher import REF, Store
 from tests.judge_server.support import CRITERIA, judge, request
-from trainer_client.wire.ledger_rows import LedgerRows
-from trainer_client.wire.operations import ChunkOutcome, LeasedChunk
 
 SECRET = "States that 7 is prime."
 

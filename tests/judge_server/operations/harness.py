@@ -17,14 +17,8 @@ from judge_server.operations.runner import ChunkRunner
 from judge_server.operations.service import Dispatcher, Operations
 from judge_server.ports import ChunkQueue, Operation
 from rubric_store import SQLOperations
-from trainer_client.wire.operations import (
-    TERMINAL_STATES,
-    ChunkOutcome,
-    ChunkRef,
-    LeasedChunk,
-    NewChunk,
-    ScoreOperation,
-)
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from trainer_client.wire.operations import TERMINAL_STATES, ScoreOperation
 from trainer_client.wire.usage import Usage
 
 PROJECT = "p"

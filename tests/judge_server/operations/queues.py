@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from trainer_client.wire.operations import ChunkRef
+from rubric_store.operations.rows import ChunkRef
 
 
 class ScriptedQueue:

@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 
 from judge_server.operations.queues import RESPONDING_WINDOW_S, BrokerHealth
+from rubric_store.operations.rows import ChunkRef
 from tests.judge_server.operations.queues import ScriptedQueue
-from trainer_client.wire.operations import ChunkRef
 
 REF = ChunkRef("p", "op-1", 0)
 

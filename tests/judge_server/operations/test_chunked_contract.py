@@ -13,8 +13,8 @@ from judge_server.operations.handlers.base import (
 )
 from judge_server.ports import UnknownOperation
 from rubric_store import SQLOperations
+from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkOutcome
 from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
-from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome
 
 
 async def test_an_operation_is_queued_then_running_then_done(harness: OperationsHarness) -> None:

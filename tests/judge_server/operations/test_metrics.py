@@ -13,9 +13,9 @@ from judge_server.observability import metrics as operation_metrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
+from rubric_store.operations.rows import OperationCounts
 from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
 from tests.judge_server.operations.test_runner_and_dispatcher import REF, Kind, Store
-from trainer_client.wire.operations import OperationCounts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COUNTS = OperationCounts(

@@ -20,9 +20,11 @@ from judge_server.operations.handlers.judging import (
     ThrottledLog,
     chunk_groups,
 )
+from judge_server.ports.operations import WILL_RETRY_HEADER
+from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricVersion
-from trainer_client.wire.operations import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk, ScoreOperation
+from trainer_client.wire.operations import ScoreOperation
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 

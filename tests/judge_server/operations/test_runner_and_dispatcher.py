@@ -13,10 +13,10 @@ import pytest
 from judge_server.operations.runner import STORE_RETRY_DELAY_S, ChunkRunner, work_on
 from judge_server.operations.service import LOST_AFTER_S, MAX_QUEUED_CHUNKS, REENQUEUE_AFTER_S, Dispatcher
 from rubric_store import SQLOperations
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.operations.harness import PROJECT, CountingHandler, request
 from tests.judge_server.operations.queues import ScriptedQueue
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REF = ChunkRef("p", "op-1", 0)

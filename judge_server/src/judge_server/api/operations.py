@@ -30,9 +30,9 @@ from judge_server.errors import NotReady, ServiceError, invalid_request
 from judge_server.observability.logs import bind_log_context
 from judge_server.operations.service import Operations
 from judge_server.ports import UnknownOperation
+from judge_server.ports.operations import MAX_PAGE_RESULTS
 from trainer_client.wire import FieldError
 from trainer_client.wire.operations import (
-    MAX_PAGE_RESULTS,
     DiscriminateOperation,
     EvaluateOperation,
     Operation,

@@ -19,6 +19,7 @@ from judge_server.api.service import service_of
 from judge_server.errors import PreconditionRequired, invalid_request
 from judge_server.rubrics import find_rubric
 from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
+from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.wire import (
     AliasMove,
     FieldError,
@@ -34,7 +35,6 @@ from trainer_client.wire import (
     RubricVersion,
     TagSet,
 )
-from trainer_client.wire.criteria import criteria_characters
 
 RUBRIC_SCOPES = RequiredScope("read", write_scope="rubrics:write")
 

@@ -31,7 +31,7 @@ from judge_server.errors import BudgetExhausted, Forbidden, NotReady, RateLimite
 from judge_server.observability.logs import describe_error
 from judge_server.observability.metrics import AccessMetrics
 from judge_server.ports import ApiKeyStore, RateLimiter
-from trainer_client.wire.tenants import ApiKeyRecord, TokenUsage
+from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
 
 log = logging.getLogger("adjudge")
 

@@ -20,7 +20,8 @@ from judge_server.errors import NotReady, RateLimited
 from judge_server.observability.logs import describe_error
 from judge_server.ports import ApiKeyStore
 from judge_server.prompts.fencing import Fence
-from trainer_client.wire.tenants import DEFAULT_PROJECT, ApiKey, ApiKeyRecord, Limits
+from rubric_store.tenants.rows import DEFAULT_PROJECT, ApiKeyRecord
+from trainer_client.wire.tenants import ApiKey, Limits
 
 RATE_REDIS_TIMEOUT_S = 0.2
 """The seconds that a request waits for Redis to count it."""

@@ -25,11 +25,11 @@ from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
 from judge_server.time_sharing import run_in_thread
+from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
 from trainer_client.wire.ledger import CorrectedRate, RewardRules
-from trainer_client.wire.ledger_rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 
 _PAGE = 1000
 _USES_AT_A_TIME = 10_000

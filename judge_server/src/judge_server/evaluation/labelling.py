@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
 from judge_server.ports import LabelStore
+from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from trainer_client.wire import Criterion
-from trainer_client.wire.ledger_rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from trainer_client.wire.monitors import MonitorFinding, Severity
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, Pro
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.ports import AnswerForm, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 from trainer_client.wire import RATIONALE_TOKENS
 
 

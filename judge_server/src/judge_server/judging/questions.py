@@ -31,7 +31,7 @@ from judge_server.ports import (
 )
 from judge_server.prompts import PromptTemplates, points
 from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, UsedProtocol
 from trainer_client.wire.criteria import CriterionKind

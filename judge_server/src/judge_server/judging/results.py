@@ -21,8 +21,8 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.queueing import NUL, project_of_run
 from judge_server.verifiers import Check
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, UncertainBand, VerdictMethod, VerdictRequest
-from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 CallOutcome = JudgeResult | CallFailure
 

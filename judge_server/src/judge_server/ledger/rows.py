@@ -26,10 +26,7 @@ from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
 from judge_server.scoring.verdicts import member_usage, members_of, verdict_of
 from judge_server.time_sharing import rest_if_due
-from trainer_client.wire import Criterion, MemberVerdict, Message, Prompt, Verdict
-from trainer_client.wire.groups import IMAGE
-from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     LEFT_OUT,
     UNCERTAIN,
     LedgerRows,
@@ -42,6 +39,9 @@ from trainer_client.wire.ledger_rows import (
     UseRow,
     VerdictRow,
 )
+from trainer_client.wire import Criterion, MemberVerdict, Message, Prompt, Verdict
+from trainer_client.wire.groups import IMAGE
+from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)

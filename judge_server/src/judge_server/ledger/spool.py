@@ -28,7 +28,7 @@ from pydantic_core import from_json, to_json
 
 from judge_server.observability.logs import describe_error
 from judge_server.time_sharing import in_chunks
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     LedgerRows,
     RefusedRows,
     RequestRow,

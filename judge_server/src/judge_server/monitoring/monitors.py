@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from judge_server.monitoring.signals import MET_FROM
 from judge_server.ports import RunReader
-from trainer_client.wire.ledger_rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
+from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
 from trainer_client.wire.monitors import (
     GoldComparison,
     Interval,

@@ -27,8 +27,8 @@ from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import JudgementResults
 from judge_server.ports import CallFailure
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
+from rubric_store.ledger.rows import SignalRow
 from trainer_client.wire import Criterion
-from trainer_client.wire.ledger_rows import SignalRow
 
 MET_FROM = 0.5
 """The score from which a criterion counts as met."""

@@ -15,9 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from judge_server.pools import MemberView
+from judge_server.ports.stores import LedgerState
+from rubric_store.operations.rows import OperationCounts
 from trainer_client.wire import DEFAULT_JUDGE
-from trainer_client.wire.ledger import LedgerState
-from trainer_client.wire.operations import OperationCounts, OperationKind
+from trainer_client.wire.operations import OperationKind
 from trainer_client.wire.tenants import Project
 
 log = logging.getLogger("adjudge")

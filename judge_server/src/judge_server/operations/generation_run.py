@@ -27,9 +27,10 @@ from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
 from judge_server.ports import Operation, OperationProgress, OperationStore, RubricSource
+from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.rubrics import PROJECT_ID
+from rubric_store.operations.rows import NewChunk, NewOperation
 from trainer_client.wire import RubricVersion
-from trainer_client.wire.operations import MAX_PAGE_RESULTS, NewChunk, NewOperation
 from trainer_client.wire.problems import field_errors
 
 _ALL = 2**31 - 1

@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 
 from judge_server.observability.tracing import span, span_headers
 from judge_server.ports import ChunkQueue
-from trainer_client.wire.operations import ChunkRef
+from rubric_store.operations.rows import ChunkRef
 
 if TYPE_CHECKING:
     from celery import Celery  # type: ignore[import-untyped]

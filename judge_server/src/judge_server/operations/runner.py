@@ -30,14 +30,10 @@ from judge_server.operations.handlers.base import (
     ServiceUnavailableError,
 )
 from judge_server.operations.queues import LocalQueue
-from judge_server.operations.service import (
-    DISPATCH_INTERVAL_S,
-    Dispatcher,
-    OperationHandlers,
-    Operations,
-)
+from judge_server.operations.service import DISPATCH_INTERVAL_S, Dispatcher, OperationHandlers, Operations
 from judge_server.ports import Operation, OperationStore
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, OperationKind
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from trainer_client.wire.operations import OperationKind
 
 log = logging.getLogger("adjudge")
 

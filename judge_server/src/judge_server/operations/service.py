@@ -20,17 +20,15 @@ from typing import Any, TypeVar
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from judge_server.operations.handlers.base import InvalidOperationError, OperationHandler
-from judge_server.ports.operations import ChunkQueue, OperationStore, UnknownOperation
+from judge_server.ports.operations import MAX_PAGE_RESULTS, ChunkQueue, OperationStore, UnknownOperation
+from rubric_store.operations.rows import NewOperation, Submission
 from trainer_client.wire.operations import (
-    MAX_PAGE_RESULTS,
     TERMINAL_STATES,
-    NewOperation,
     Operation,
     OperationKind,
     OperationList,
     OperationRequest,
     ResultPage,
-    Submission,
 )
 from trainer_client.wire.problems import field_errors
 

@@ -1,7 +1,8 @@
 """Ports: what judging needs from outside, each a small Protocol, and the plain values that cross.
 
-Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, and the rubric store in a
-package of its own that this one must not import. `adjudge_services` connects them.
+Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, and the stores in
+`rubric_store`, of which this package imports only the values that cross, in the modules `rows`. `adjudge_services`
+connects them.
 """
 
 from judge_server.ports.engine import (

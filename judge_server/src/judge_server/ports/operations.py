@@ -8,20 +8,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewOperation, OperationCounts, Submission
 from trainer_client.wire.operations import (
     TERMINAL_STATES,
-    ChunkOutcome,
-    ChunkRef,
-    LeasedChunk,
-    NewOperation,
     Operation,
-    OperationCounts,
     OperationKind,
     OperationList,
     OperationProgress,
     OperationState,
     ResultPage,
-    Submission,
 )
 
 __all__ = [
@@ -35,6 +30,13 @@ __all__ = [
     "ResultPage",
     "UnknownOperation",
 ]
+
+
+MAX_PAGE_RESULTS = 1000
+"""The maximum number of results in one page."""
+
+WILL_RETRY_HEADER = "Adjudge-Will-Try-Again"
+"""A header of a worker's requests: `true` if it will retry verdicts whose failure a retry may resolve."""
 
 
 class UnknownOperation(LookupError):

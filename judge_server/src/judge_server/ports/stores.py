@@ -3,20 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from trainer_client.wire import (
-    Criterion,
-    Lineage,
-    RubricAliases,
-    RubricContent,
-    RubricHistory,
-    RubricPage,
-    RubricTags,
-    RubricVersion,
-)
-from trainer_client.wire.ledger import RunPage, RunReport
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     JudgedResponse,
     JudgedRun,
     LabelCount,
@@ -39,19 +28,21 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictKey,
 )
-from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
-from trainer_client.wire.tenants import (
-    ApiKey,
-    ApiKeyList,
-    ApiKeyRecord,
-    AuditTail,
-    KeyClaim,
-    Limits,
-    Project,
-    ProjectList,
-    StoredAnswer,
-    TokenUsage,
+from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
+from rubric_store.tenants.rows import ApiKeyRecord, KeyClaim, StoredAnswer, TokenUsage
+from trainer_client.wire import (
+    Criterion,
+    Lineage,
+    RubricAliases,
+    RubricContent,
+    RubricHistory,
+    RubricPage,
+    RubricTags,
+    RubricVersion,
 )
+from trainer_client.wire.base import AnswerModel
+from trainer_client.wire.ledger import RunPage, RunReport
+from trainer_client.wire.tenants import ApiKey, ApiKeyList, AuditTail, Limits, Project, ProjectList
 
 
 class RubricSource(Protocol):
@@ -251,6 +242,40 @@ class VerdictCache(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+
+
+class LedgerState(AnswerModel):
+    """The status of this process's ledger.
+
+    Attributes:
+        keeps: what the ledger stores: verdicts and texts (`all`), only verdicts, or nothing.
+        recorded: verdicts recorded since the process started, including those found in the spool at its start.
+        written: verdicts written to the database.
+        waiting: verdicts not yet written.
+        lost: verdicts dropped because memory, the spool or the space for refused rows was full.
+        refused: verdicts that the database refused and that are kept in files.
+        refused_files: the number of these files; see `adjudge ledger refused`.
+        spool_bytes: bytes that wait on disk.
+        memory_bytes: bytes that wait in memory because the spool cannot be written.
+        lag_s: seconds since the longest-waiting verdict was judged or spooled; 0 if none waits.
+        restarts: how often a thread of the ledger ended and was restarted.
+        problem: why the database cannot be written; null if it can.
+        spool_problem: why the spool cannot be written; null if it can.
+    """
+
+    keeps: Literal["all", "verdicts", "nothing"]
+    recorded: int = 0
+    written: int = 0
+    waiting: int = 0
+    lost: int = 0
+    refused: int = 0
+    refused_files: int = 0
+    spool_bytes: int = 0
+    memory_bytes: int = 0
+    lag_s: float = 0.0
+    restarts: int = 0
+    problem: str | None = None
+    spool_problem: str | None = None
 
 
 class Ledger(Protocol):

@@ -22,7 +22,7 @@ from judge_server.prompts.library import (
     builtin_templates,
     decision_templates,
 )
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 from trainer_client.wire import Criterion, UsedProtocol
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 from trainer_client.wire.judging import StepRule

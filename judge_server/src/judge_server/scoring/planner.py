@@ -39,6 +39,7 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
+from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.steps import has_format
 from trainer_client.text.thinking import JudgedContent, judged_content, opened_by
@@ -53,7 +54,6 @@ from trainer_client.wire import (
     VerdictRequest,
     as_response,
 )
-from trainer_client.wire.criteria import criteria_characters
 from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.ledger import RewardRules
 

@@ -33,10 +33,10 @@ from judge_server.scoring.planner import (
 )
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from rubric_store.rubrics.rows import criteria_characters
 from trainer_client import wire
 from trainer_client.ranking import PairVerdict, compared_with, comparison_id
 from trainer_client.text.thinking import judged_content, opened_by
-from trainer_client.wire.criteria import criteria_characters
 
 _NO_BATCH = Batch("", "", ())
 

@@ -20,6 +20,7 @@ from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
 from judge_server.scoring.verdicts import failure_of
 from judge_server.time_sharing import run_in_thread
+from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import PairVerdict, compared_with, rank
 from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric
@@ -45,15 +46,6 @@ from trainer_client.wire.ledger import (
     RecomputeSummary,
     RewardRules,
     StepBudgets,
-)
-from trainer_client.wire.ledger_rows import (
-    LEFT_OUT,
-    UNCERTAIN,
-    JudgedBy,
-    JudgedResponse,
-    JudgedRun,
-    JudgedVote,
-    RunRange,
 )
 
 _T = TypeVar("_T")

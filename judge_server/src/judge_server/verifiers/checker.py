@@ -21,7 +21,7 @@ from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits, project
 from judge_server.verifiers.check import Check
 from judge_server.verifiers.worker import WALL_CLOCK_FACTOR, compile_within, decide, decide_within, init_worker
 from judge_server.worker_pool import WorkerExited, WorkerPool
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 from trainer_client.wire import Priority
 from trainer_client.wire.criteria import (
     ContainsVerification,

@@ -16,6 +16,18 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, Subquery, and_, case, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from rubric_store.ledger.rows import (
+    CriterionBucket,
+    GroupSpread,
+    JudgeUse,
+    MeasureBucket,
+    RewardBin,
+    RubricRate,
+    RubricUse,
+    RunChartQuery,
+    RunCharts,
+    StepBucket,
+)
 from rubric_store.ledger.tables import (
     REQUEST_OF_RESPONSE,
     criteria,
@@ -27,18 +39,6 @@ from rubric_store.ledger.tables import (
     rubrics,
     runs,
     steps,
-)
-from trainer_client.wire.ledger_rows import (
-    CriterionBucket,
-    GroupSpread,
-    JudgeUse,
-    MeasureBucket,
-    RewardBin,
-    RubricRate,
-    RubricUse,
-    RunChartQuery,
-    RunCharts,
-    StepBucket,
 )
 
 _KEY = ("project_id", "run", "step", "name")

@@ -9,24 +9,8 @@ from sqlalchemy import Connection, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from rubric_store.ledger.reading import to_record
-from rubric_store.ledger.tables import (
-    JUDGED_USES,
-    labels,
-    look_up,
-    requests,
-    responses,
-    uses,
-    verdicts,
-)
-from trainer_client.wire.ledger_rows import (
-    LabelCount,
-    LabelFilter,
-    LabelledUse,
-    LabelRow,
-    RecentFilter,
-    UseRecord,
-    VerdictKey,
-)
+from rubric_store.ledger.rows import LabelCount, LabelFilter, LabelledUse, LabelRow, RecentFilter, UseRecord, VerdictKey
+from rubric_store.ledger.tables import JUDGED_USES, labels, look_up, requests, responses, uses, verdicts
 
 _MOST_REQUESTS = 1000
 _KEY = ("project_id", "run", "request", "place", "slot")

@@ -7,16 +7,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, select
 
-from rubric_store.ledger.tables import (
-    JUDGED_USES,
-    requests,
-    responses,
-    signals,
-    steps,
-    uses,
-    verdicts,
-)
-from trainer_client.wire.ledger_rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
+from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
+from rubric_store.ledger.tables import JUDGED_USES, requests, responses, signals, steps, uses, verdicts
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 _SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")

@@ -30,10 +30,10 @@ from sqlalchemy import (
     union,
 )
 
+from rubric_store.ledger.rows import PurgeCounts
 from rubric_store.ledger.runs import delete_empty_runs
 from rubric_store.ledger.tables import labels, rejudgements, requests, responses, texts, uses, verdicts
 from rubric_store.ledger.writing import lock_out_writers
-from trainer_client.wire.ledger_rows import PurgeCounts
 
 _USES_PER_BATCH = 50_000
 _REQUESTS_PER_BATCH = 500

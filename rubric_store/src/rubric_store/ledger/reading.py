@@ -7,21 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
 
-from rubric_store.ledger.runs import PASS_THRESHOLD
-from rubric_store.ledger.tables import (
-    JUDGED_USES,
-    NO_STEP,
-    REQUEST_OF_RESPONSE,
-    VERDICT_OF_USE,
-    criteria,
-    look_up,
-    requests,
-    responses,
-    texts,
-    uses,
-    verdicts,
-)
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     LEFT_OUT,
     UNCERTAIN,
     JudgedBy,
@@ -38,6 +24,20 @@ from trainer_client.wire.ledger_rows import (
     UseRow,
     VerdictOutcome,
     VerdictRow,
+)
+from rubric_store.ledger.runs import PASS_THRESHOLD
+from rubric_store.ledger.tables import (
+    JUDGED_USES,
+    NO_STEP,
+    REQUEST_OF_RESPONSE,
+    VERDICT_OF_USE,
+    criteria,
+    look_up,
+    requests,
+    responses,
+    texts,
+    uses,
+    verdicts,
 )
 
 _REQUESTS_PER_BATCH = 4000

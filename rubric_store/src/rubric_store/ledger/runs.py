@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, or_, select
 
 from rubric_store.ledger import tables
+from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
 from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, signals, steps
 from rubric_store.rubrics.queries import (
     UNKNOWN_CURSOR,
@@ -32,15 +33,6 @@ from rubric_store.rubrics.queries import (
 from rubric_store.rubrics.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
-from trainer_client.wire.ledger_rows import (
-    LEFT_OUT,
-    UNCERTAIN,
-    LedgerRows,
-    RequestRow,
-    RunReportQuery,
-    UseRow,
-    VerdictRow,
-)
 
 PASS_THRESHOLD = 0.5
 """The score from which a criterion counts as passed."""

@@ -26,10 +26,7 @@ from rubric_store.database import (
 )
 from rubric_store.ledger import charts, labels, monitoring, purging, reading, writing
 from rubric_store.ledger import runs as runs_reading
-from rubric_store.ledger.runs import do_not_rest
-from rubric_store.ledger.tables import requests
-from trainer_client.wire.ledger import RunPage, RunReport
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     JudgedResponse,
     JudgedRun,
     LabelCount,
@@ -53,6 +50,9 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictKey,
 )
+from rubric_store.ledger.runs import do_not_rest
+from rubric_store.ledger.tables import requests
+from trainer_client.wire.ledger import RunPage, RunReport
 
 _READY_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0

@@ -1,7 +1,7 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
 Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019 create them; a test compares the two. The columns of its
-tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
+tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an

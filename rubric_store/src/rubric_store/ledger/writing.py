@@ -19,8 +19,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from rubric_store.ledger import tables
+from rubric_store.ledger.rows import LedgerRows, RefusedRows, RequestRow
 from rubric_store.ledger.runs import RowKey, add_figures, do_not_rest
-from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows, RequestRow
 
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
 

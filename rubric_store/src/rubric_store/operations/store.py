@@ -32,22 +32,18 @@ from rubric_store.operations.database import (
     values_after_attempt,
     values_after_chunk,
 )
-from rubric_store.rubrics.queries import from_time_cursor, to_time_cursor
-from rubric_store.tenants.tables import projects
-from trainer_client.wire.operations import (
+from rubric_store.operations.rows import (
     MAX_ATTEMPTS,
-    TERMINAL_STATES,
     ChunkOutcome,
     ChunkRef,
     LeasedChunk,
     NewOperation,
-    Operation,
     OperationCounts,
-    OperationList,
-    OperationState,
-    ResultPage,
     Submission,
 )
+from rubric_store.rubrics.queries import from_time_cursor, to_time_cursor
+from rubric_store.tenants.tables import projects
+from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationList, OperationState, ResultPage
 
 CHUNK_KEY = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
 

@@ -18,10 +18,11 @@ from rubric_store.database import SerializedList
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.queries import kept_words, version_of, words_of
+from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
 from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rubrics import MAX_TAGS, CriterionValidity, RubricValidation
+from trainer_client.wire.rubrics import MAX_TAGS
 
 _COLUMNS = [passes.c[name] for name in RubricValidation.model_fields]
 

@@ -41,9 +41,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.sql.dml import ReturningInsert
 
+from rubric_store.byte_cache import ByteCache
 from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_versions as versions
-from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSummary
 
 _MAX_CACHE_BYTES = 32 * 2**20

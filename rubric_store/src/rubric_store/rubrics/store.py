@@ -49,6 +49,7 @@ from rubric_store.rubrics.queries import (
     version_of,
     words_of,
 )
+from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.wire import (
     AliasName,
     Lineage,
@@ -63,7 +64,6 @@ from trainer_client.wire import (
     TagSet,
     parse_reference,
 )
-from trainer_client.wire.criteria import criteria_characters
 from trainer_client.wire.problems import field_errors
 
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)

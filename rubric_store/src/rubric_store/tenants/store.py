@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,19 +15,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics.queries import from_time_cursor, text_from_cursor, to_cursor, to_time_cursor
 from rubric_store.tenants import tables
+from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
 from rubric_store.tenants.tables import api_keys, ended_sessions, project_usage, projects
 from trainer_client.wire.tenants import (
-    PROJECT_NAME,
     ApiKey,
     ApiKeyList,
-    ApiKeyRecord,
     AuditEntry,
     AuditTail,
     Limits,
     Project,
     ProjectList,
-    TokenUsage,
+    ProjectName,
 )
+
+_PROJECT_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
+
 
 _LIMITS = [projects.c[name] for name in Limits.model_fields]
 _CLOCK_TOLERANCE = timedelta(hours=1)
@@ -246,7 +248,7 @@ class TenantStore(BaseRepository):
 def check_project(project_id: str) -> None:
     """Raise `ValueError` for an invalid project name."""
     try:
-        PROJECT_NAME.validate_python(project_id)
+        _PROJECT_NAME.validate_python(project_id)
     except ValidationError:
         raise ValueError(
             f"{project_id[:64]!r} cannot name a project; use lower-case letters, digits, '.', '_' and '-', beginning "

@@ -134,7 +134,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
-        return await self._send(
+        return await self.send(
             rewards_request(
                 "rewards",
                 self.run,
@@ -219,7 +219,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             step=step,
             idempotency_key=idempotency_key,
         )
-        return await self._send(request)
+        return await self.send(request)
 
     async def compare(
         self,
@@ -246,6 +246,6 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
         Returns:
             Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
         """
-        return await self._send(
+        return await self.send(
             comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
         )

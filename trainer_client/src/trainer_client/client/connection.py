@@ -286,7 +286,7 @@ class AsyncConnection:
     ) -> None:
         await self.aclose()
 
-    async def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
+    async def send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
         """Send a request with retries, and return its answer.
 
         Raises:

@@ -63,7 +63,7 @@ class AsyncRunMethods(AsyncConnection):
         """
         after: str | None = None
         while True:
-            page = await self._send(runs_request(after))
+            page = await self.send(runs_request(after))
             for run in page.runs:
                 yield run
             if (after := page.next_cursor) is None:
@@ -86,10 +86,10 @@ class AsyncRunMethods(AsyncConnection):
             AdjudgeError: as for `rewards`.
         """
         name = self.run if run is None else run
-        report = await self._send(run_request(name, part, None))
+        report = await self.send(run_request(name, part, None))
         steps = [*report.steps]
         while report.next_cursor is not None:
-            report = await self._send(run_request(name, part, report.next_cursor))
+            report = await self.send(run_request(name, part, report.next_cursor))
             steps += report.steps
         return report.model_copy(update={"steps": tuple(steps)})
 
@@ -104,7 +104,7 @@ class AsyncRunMethods(AsyncConnection):
             NotFound: the ledger has no step of such a run.
             AdjudgeError: as for `rewards`.
         """
-        return await self._send(monitors_request(self.run if run is None else run, until_step))
+        return await self.send(monitors_request(self.run if run is None else run, until_step))
 
     async def corrected_rates(
         self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
@@ -119,7 +119,7 @@ class AsyncRunMethods(AsyncConnection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        return await self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+        return await self.send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
 
     async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
         """Report what was measured in a training step, which the console draws over the steps of the run.
@@ -134,7 +134,7 @@ class AsyncRunMethods(AsyncConnection):
             InvalidRequest: there is no run, or a name or a number is invalid.
             AdjudgeError: as for `rewards`.
         """
-        await self._send(measures_request(self.run if run is None else run, step, measures))
+        await self.send(measures_request(self.run if run is None else run, step, measures))
 
 
 def measures_request(run: str | None, step: int, measures: Mapping[str, float]) -> PreparedRequest[StepMeasures]:
@@ -268,7 +268,7 @@ class AsyncLedgerMethods(AsyncRunMethods):
         """
         after: str | None = None
         while True:
-            page = await self._send(recorded_verdicts_request(run or self.run, filters, after))
+            page = await self.send(recorded_verdicts_request(run or self.run, filters, after))
             for verdict in page.verdicts:
                 yield verdict
             if page.next_cursor is None:
@@ -287,7 +287,7 @@ class AsyncLedgerMethods(AsyncRunMethods):
             NotFound: the run has no such verdict.
             AdjudgeError: as for `rewards`.
         """
-        return await self._send(label_request(self.run if run is None else run, labels))
+        return await self.send(label_request(self.run if run is None else run, labels))
 
     async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
         parser = RecomputeStreamParser(self.base_url, request)

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -13,7 +11,6 @@ from trainer_client.client.answers import error_for, require_match, typed_errors
 from trainer_client.client.calls import (
     PreparedRequest,
     invalid_request_error,
-    judging_request,
     new_idempotency_header,
     send_options,
     to_json_bytes,
@@ -21,13 +18,10 @@ from trainer_client.client.calls import (
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut
-from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
 from trainer_client.wire.operations import (
-    WILL_RETRY_HEADER,
     DiscriminateOperation,
     EvaluateOperation,
     GenerateOperation,
-    LeasedChunk,
     Operation,
     OperationList,
     OperationRequest,
@@ -102,18 +96,6 @@ def events_request(operation_id: str, after: int) -> PreparedRequest[Operation]:
     return PreparedRequest("GET", path, Operation, accept=EVENT_STREAM_TYPE, headers=headers, mismatch=mismatch)
 
 
-def chunk_rewards_request(request: RewardRequest, chunk: LeasedChunk | None) -> PreparedRequest[RewardAnswer]:
-    """Build `POST /v1/rewards` from a complete request, for a chunk of an operation if given."""
-    prepared = judging_request("/v1/rewards", request, RewardAnswer, {})
-    return prepared if chunk is None else replace(prepared, headers=_attempt_headers(chunk, prepared.body or b""))
-
-
-def chunk_verdicts_request(request: VerdictRequest, chunk: LeasedChunk | None) -> PreparedRequest[VerdictAnswer]:
-    """Build `POST /v1/verdicts` from a complete request, for a chunk of an operation if given."""
-    prepared = judging_request("/v1/verdicts", request, VerdictAnswer, {})
-    return prepared if chunk is None else replace(prepared, headers=_attempt_headers(chunk, prepared.body or b""))
-
-
 class OperationEventParser:
     """Parser of one event stream, fed with bytes as they arrive."""
 
@@ -148,15 +130,6 @@ class OperationEventParser:
             self._started = True
 
 
-def _attempt_headers(chunk: LeasedChunk, body: bytes) -> dict[str, str]:
-    """Headers with which all attempts of a chunk are recorded once.
-
-    The key contains the body's digest, since a client of another release may encode the same request differently.
-    """
-    key = f"{chunk.ref.operation_id} {chunk.ref.chunk} {sha256(body).hexdigest()[:32]}"
-    return {"Idempotency-Key": key, WILL_RETRY_HEADER: "false" if chunk.last_attempt else "true"}
-
-
 def _path(operation_id: str) -> str:
     if not _ID.fullmatch(operation_id):
         raise InvalidRequest(f"{operation_id!r} is not an operation id; ids look like op-0123456789abcdef")
@@ -176,13 +149,13 @@ class AsyncOperationMethods(AsyncConnection):
             request: a request of `wire.operations`, or a mapping of its fields; `kind` selects which.
             idempotency_key: submissions with the same key create one operation; defaults to a new key.
         """
-        return await self._send(submit_request(request, self.run, idempotency_key))
+        return await self.send(submit_request(request, self.run, idempotency_key))
 
     async def operations(self) -> AsyncIterator[Operation]:
         """Iterate over the operations, newest first, fetching a page at a time."""
         after: str | None = None
         while True:
-            page = await self._send(list_request(after))
+            page = await self.send(list_request(after))
             for operation in page.operations:
                 yield operation
             if page.next_cursor is None:
@@ -191,20 +164,20 @@ class AsyncOperationMethods(AsyncConnection):
 
     async def operation(self, operation_id: str) -> Operation:
         """Fetch an operation and its current state."""
-        return await self._send(operation_request(operation_id))
+        return await self.send(operation_request(operation_id))
 
     async def cancel_operation(self, operation_id: str) -> Operation:
         """Cancel an operation; finished chunks keep their results."""
-        return await self._send(operation_request(operation_id, "DELETE"))
+        return await self.send(operation_request(operation_id, "DELETE"))
 
     async def retry_operation(self, operation_id: str) -> Operation:
         """Resume an operation that failed or was cancelled."""
-        return await self._send(operation_request(operation_id, "POST", "/retry"))
+        return await self.send(operation_request(operation_id, "POST", "/retry"))
 
     async def operation_results(self, operation_id: str, after: int = 0) -> AsyncIterator[dict[str, JsonValue]]:
         """Iterate over the results available so far, in the order in which they were produced."""
         while True:
-            page = await self._send(results_request(operation_id, after))
+            page = await self.send(results_request(operation_id, after))
             for result in page.results:
                 yield result
             if page.next_cursor is None or not page.results:
@@ -233,14 +206,6 @@ class AsyncOperationMethods(AsyncConnection):
                 if wait is None:
                     raise
                 await self.settings.sleep(wait)
-
-    async def send_rewards(self, request: RewardRequest, chunk: LeasedChunk | None = None) -> RewardAnswer:
-        """Send a complete request to `POST /v1/rewards`, for a chunk of an operation if given; see `rewards`."""
-        return await self._send(chunk_rewards_request(request, chunk))
-
-    async def send_verdicts(self, request: VerdictRequest, chunk: LeasedChunk | None = None) -> VerdictAnswer:
-        """Send a complete request to `POST /v1/verdicts`, for a chunk of an operation if given; see `verdicts`."""
-        return await self._send(chunk_verdicts_request(request, chunk))
 
     async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
         """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""

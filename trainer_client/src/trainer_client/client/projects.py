@@ -121,13 +121,13 @@ class AsyncProjectMethods(AsyncConnection):
 
     async def project_state(self) -> ProjectState:
         """Fetch the limits and usage of the key's project."""
-        return await self._send(state_request())
+        return await self.send(state_request())
 
     async def projects(self) -> AsyncIterator[Project]:
         """Iterate over all projects, by name, fetching a page at a time."""
         after: str | None = None
         while True:
-            page = await self._send(projects_request(after))
+            page = await self.send(projects_request(after))
             for entry in page.projects:
                 yield entry
             if page.next_cursor is None:
@@ -136,7 +136,7 @@ class AsyncProjectMethods(AsyncConnection):
 
     async def project(self, project_id: str) -> Project:
         """Fetch a project with its limits."""
-        return await self._send(project_request(project_id))
+        return await self.send(project_request(project_id))
 
     async def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
         """Create a project.
@@ -149,17 +149,17 @@ class AsyncProjectMethods(AsyncConnection):
             InvalidRequest: a project of this name exists.
             AdjudgeError: as for other methods, but the request is not tried again.
         """
-        return await self._send(create_project_request(project_id, limits))
+        return await self.send(create_project_request(project_id, limits))
 
     async def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
         """Replace all limits of a project; what is left out is not limited any more."""
-        return await self._send(limits_request(project_id, limits))
+        return await self.send(limits_request(project_id, limits))
 
     async def api_keys(self, project: str | None = None) -> AsyncIterator[ApiKey]:
         """Iterate over the keys of a project, by default the key's own, oldest first, revoked ones included."""
         after: str | None = None
         while True:
-            page = await self._send(keys_request(project, after))
+            page = await self.send(keys_request(project, after))
             for entry in page.keys:
                 yield entry
             if page.next_cursor is None:
@@ -185,17 +185,17 @@ class AsyncProjectMethods(AsyncConnection):
         Raises:
             AdjudgeError: as for other methods, but the request is not tried again: the key may exist nevertheless.
         """
-        return await self._send(create_key_request(scopes, project, label, expires_at))
+        return await self.send(create_key_request(scopes, project, label, expires_at))
 
     async def revoke_key(self, key_id: str, *, project: str | None = None) -> ApiKey:
         """Revoke a key for good, by its id."""
-        return await self._send(revoke_key_request(key_id, project))
+        return await self.send(revoke_key_request(key_id, project))
 
     async def audit_log(self, subject: str | None = None, *, project: str | None = None) -> AsyncIterator[AuditEntry]:
         """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
         after: str | None = None
         while True:
-            page = await self._send(audit_request(subject, project, after))
+            page = await self.send(audit_request(subject, project, after))
             for entry in page.entries:
                 yield entry
             if page.next_cursor is None:

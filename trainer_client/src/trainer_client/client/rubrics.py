@@ -197,11 +197,11 @@ class AsyncRubricMethods(AsyncConnection):
         Raises:
             InvalidRequest: the name or the criteria break the contract, or there is no such parent.
         """
-        return await self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
+        return await self.send(publish_request(name, criteria, metadata, tags, lineage, parent))
 
     async def rubric(self, reference: str) -> RubricVersion:
         """Fetch a version by `name` (the newest not retired), `name@3`, `name@alias` or `sha256:…`, even if retired."""
-        return await self._send(rubric_request(reference))
+        return await self.send(rubric_request(reference))
 
     async def rubrics(
         self, prefix: str = "", *, tag: str | None = None, text: str = ""
@@ -215,7 +215,7 @@ class AsyncRubricMethods(AsyncConnection):
         """
         after: str | None = None
         while True:
-            page = await self._send(rubrics_request(prefix, tag, text, after))
+            page = await self.send(rubrics_request(prefix, tag, text, after))
             for summary in page.rubrics:
                 yield summary
             if page.next_cursor is None:
@@ -226,7 +226,7 @@ class AsyncRubricMethods(AsyncConnection):
         """Iterate over the versions of a rubric, newest first, without their criteria."""
         after: str | None = None
         while True:
-            page = await self._send(history_request(name, after))
+            page = await self.send(history_request(name, after))
             for summary in page.versions:
                 yield summary
             if page.next_cursor is None:
@@ -235,11 +235,11 @@ class AsyncRubricMethods(AsyncConnection):
 
     async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Fetch the difference of two versions of a rubric, each a number or an alias, criterion by criterion."""
-        return await self._send(diff_request(name, before, after))
+        return await self.send(diff_request(name, before, after))
 
     async def rubric_aliases(self, name: str) -> RubricAliases:
         """Fetch the aliases of a rubric and the versions that they point to."""
-        return await self._send(aliases_request(name))
+        return await self.send(aliases_request(name))
 
     async def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
         """Point an alias of a rubric to a version.
@@ -253,7 +253,7 @@ class AsyncRubricMethods(AsyncConnection):
         Raises:
             AliasMoved: it points to another version than expected; `problem.current_version` says which.
         """
-        return await self._send(move_alias_request(name, alias, version, expected))
+        return await self.send(move_alias_request(name, alias, version, expected))
 
     async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Remove an alias that points to the expected version, and return the remaining ones.
@@ -261,16 +261,16 @@ class AsyncRubricMethods(AsyncConnection):
         Raises:
             AliasMoved: it points to another version.
         """
-        return await self._send(remove_alias_request(name, alias, expected))
+        return await self.send(remove_alias_request(name, alias, expected))
 
     async def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
         """Replace the tags of a rubric."""
-        return await self._send(tags_request(name, tags))
+        return await self.send(tags_request(name, tags))
 
     async def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
         """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
-        return await self._send(retire_request(reference, reason))
+        return await self.send(retire_request(reference, reason))
 
     async def restore_rubric(self, reference: str) -> RubricVersion:
         """Restore a retired version."""
-        return await self._send(restore_request(reference))
+        return await self.send(restore_request(reference))

@@ -59,8 +59,6 @@ from trainer_client.client.ledger import (
 from trainer_client.client.operations import (
     OperationEventParser,
     OperationLike,
-    chunk_rewards_request,
-    chunk_verdicts_request,
     events_request,
     list_request,
     make_retryable,
@@ -106,7 +104,6 @@ from trainer_client.wire import (
     Lineage,
     RewardAnswer,
     RewardMode,
-    RewardRequest,
     RewardSummary,
     RubricAlias,
     RubricAliases,
@@ -115,7 +112,6 @@ from trainer_client.wire import (
     RubricTags,
     RubricVersion,
     VerdictAnswer,
-    VerdictRequest,
     VersionSummary,
 )
 from trainer_client.wire.ledger import (
@@ -128,7 +124,6 @@ from trainer_client.wire.ledger import (
 )
 from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.operations import (
-    LeasedChunk,
     Operation,
 )
 from trainer_client.wire.tenants import ApiKey, AuditEntry, CreatedApiKey, NewLimits, Project, ProjectState, Scope
@@ -196,7 +191,7 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
+    def send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
         """Send a request with retries, and return its answer.
 
         Raises:
@@ -327,11 +322,11 @@ class RubricMethods(Connection):
         Raises:
             InvalidRequest: the name or the criteria break the contract, or there is no such parent.
         """
-        return self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
+        return self.send(publish_request(name, criteria, metadata, tags, lineage, parent))
 
     def rubric(self, reference: str) -> RubricVersion:
         """Fetch a version by `name` (the newest not retired), `name@3`, `name@alias` or `sha256:…`, even if retired."""
-        return self._send(rubric_request(reference))
+        return self.send(rubric_request(reference))
 
     def rubrics(self, prefix: str = "", *, tag: str | None = None, text: str = "") -> Iterator[RubricSummary]:
         """Iterate over rubrics sorted by name, fetching a page at a time.
@@ -343,7 +338,7 @@ class RubricMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(rubrics_request(prefix, tag, text, after))
+            page = self.send(rubrics_request(prefix, tag, text, after))
             for summary in page.rubrics:
                 yield summary
             if page.next_cursor is None:
@@ -354,7 +349,7 @@ class RubricMethods(Connection):
         """Iterate over the versions of a rubric, newest first, without their criteria."""
         after: str | None = None
         while True:
-            page = self._send(history_request(name, after))
+            page = self.send(history_request(name, after))
             for summary in page.versions:
                 yield summary
             if page.next_cursor is None:
@@ -363,11 +358,11 @@ class RubricMethods(Connection):
 
     def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Fetch the difference of two versions of a rubric, each a number or an alias, criterion by criterion."""
-        return self._send(diff_request(name, before, after))
+        return self.send(diff_request(name, before, after))
 
     def rubric_aliases(self, name: str) -> RubricAliases:
         """Fetch the aliases of a rubric and the versions that they point to."""
-        return self._send(aliases_request(name))
+        return self.send(aliases_request(name))
 
     def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
         """Point an alias of a rubric to a version.
@@ -381,7 +376,7 @@ class RubricMethods(Connection):
         Raises:
             AliasMoved: it points to another version than expected; `problem.current_version` says which.
         """
-        return self._send(move_alias_request(name, alias, version, expected))
+        return self.send(move_alias_request(name, alias, version, expected))
 
     def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Remove an alias that points to the expected version, and return the remaining ones.
@@ -389,19 +384,19 @@ class RubricMethods(Connection):
         Raises:
             AliasMoved: it points to another version.
         """
-        return self._send(remove_alias_request(name, alias, expected))
+        return self.send(remove_alias_request(name, alias, expected))
 
     def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
         """Replace the tags of a rubric."""
-        return self._send(tags_request(name, tags))
+        return self.send(tags_request(name, tags))
 
     def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
         """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
-        return self._send(retire_request(reference, reason))
+        return self.send(retire_request(reference, reason))
 
     def restore_rubric(self, reference: str) -> RubricVersion:
         """Restore a retired version."""
-        return self._send(restore_request(reference))
+        return self.send(restore_request(reference))
 
 
 class RunMethods(Connection):
@@ -415,7 +410,7 @@ class RunMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(runs_request(after))
+            page = self.send(runs_request(after))
             for run in page.runs:
                 yield run
             if (after := page.next_cursor) is None:
@@ -438,10 +433,10 @@ class RunMethods(Connection):
             AdjudgeError: as for `rewards`.
         """
         name = self.run if run is None else run
-        report = self._send(run_request(name, part, None))
+        report = self.send(run_request(name, part, None))
         steps = [*report.steps]
         while report.next_cursor is not None:
-            report = self._send(run_request(name, part, report.next_cursor))
+            report = self.send(run_request(name, part, report.next_cursor))
             steps += report.steps
         return report.model_copy(update={"steps": tuple(steps)})
 
@@ -456,7 +451,7 @@ class RunMethods(Connection):
             NotFound: the ledger has no step of such a run.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(monitors_request(self.run if run is None else run, until_step))
+        return self.send(monitors_request(self.run if run is None else run, until_step))
 
     def corrected_rates(
         self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
@@ -471,7 +466,7 @@ class RunMethods(Connection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+        return self.send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
 
     def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
         """Report what was measured in a training step, which the console draws over the steps of the run.
@@ -486,7 +481,7 @@ class RunMethods(Connection):
             InvalidRequest: there is no run, or a name or a number is invalid.
             AdjudgeError: as for `rewards`.
         """
-        self._send(measures_request(self.run if run is None else run, step, measures))
+        self.send(measures_request(self.run if run is None else run, step, measures))
 
 
 class LedgerMethods(RunMethods):
@@ -532,7 +527,7 @@ class LedgerMethods(RunMethods):
         """
         after: str | None = None
         while True:
-            page = self._send(recorded_verdicts_request(run or self.run, filters, after))
+            page = self.send(recorded_verdicts_request(run or self.run, filters, after))
             for verdict in page.verdicts:
                 yield verdict
             if page.next_cursor is None:
@@ -551,7 +546,7 @@ class LedgerMethods(RunMethods):
             NotFound: the run has no such verdict.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(label_request(self.run if run is None else run, labels))
+        return self.send(label_request(self.run if run is None else run, labels))
 
     def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> Generator[RecomputeEvent, None, None]:
         parser = RecomputeStreamParser(self.base_url, request)
@@ -579,13 +574,13 @@ class OperationMethods(Connection):
             request: a request of `wire.operations`, or a mapping of its fields; `kind` selects which.
             idempotency_key: submissions with the same key create one operation; defaults to a new key.
         """
-        return self._send(submit_request(request, self.run, idempotency_key))
+        return self.send(submit_request(request, self.run, idempotency_key))
 
     def operations(self) -> Iterator[Operation]:
         """Iterate over the operations, newest first, fetching a page at a time."""
         after: str | None = None
         while True:
-            page = self._send(list_request(after))
+            page = self.send(list_request(after))
             for operation in page.operations:
                 yield operation
             if page.next_cursor is None:
@@ -594,20 +589,20 @@ class OperationMethods(Connection):
 
     def operation(self, operation_id: str) -> Operation:
         """Fetch an operation and its current state."""
-        return self._send(operation_request(operation_id))
+        return self.send(operation_request(operation_id))
 
     def cancel_operation(self, operation_id: str) -> Operation:
         """Cancel an operation; finished chunks keep their results."""
-        return self._send(operation_request(operation_id, "DELETE"))
+        return self.send(operation_request(operation_id, "DELETE"))
 
     def retry_operation(self, operation_id: str) -> Operation:
         """Resume an operation that failed or was cancelled."""
-        return self._send(operation_request(operation_id, "POST", "/retry"))
+        return self.send(operation_request(operation_id, "POST", "/retry"))
 
     def operation_results(self, operation_id: str, after: int = 0) -> Iterator[dict[str, JsonValue]]:
         """Iterate over the results available so far, in the order in which they were produced."""
         while True:
-            page = self._send(results_request(operation_id, after))
+            page = self.send(results_request(operation_id, after))
             for result in page.results:
                 yield result
             if page.next_cursor is None or not page.results:
@@ -637,14 +632,6 @@ class OperationMethods(Connection):
                     raise
                 self.settings.sleep(wait)
 
-    def send_rewards(self, request: RewardRequest, chunk: LeasedChunk | None = None) -> RewardAnswer:
-        """Send a complete request to `POST /v1/rewards`, for a chunk of an operation if given; see `rewards`."""
-        return self._send(chunk_rewards_request(request, chunk))
-
-    def send_verdicts(self, request: VerdictRequest, chunk: LeasedChunk | None = None) -> VerdictAnswer:
-        """Send a complete request to `POST /v1/verdicts`, for a chunk of an operation if given; see `verdicts`."""
-        return self._send(chunk_verdicts_request(request, chunk))
-
     def _events(self, operation_id: str, after: int) -> Generator[Operation | None, None, None]:
         """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""
         request = events_request(operation_id, after)
@@ -670,13 +657,13 @@ class ProjectMethods(Connection):
 
     def project_state(self) -> ProjectState:
         """Fetch the limits and usage of the key's project."""
-        return self._send(state_request())
+        return self.send(state_request())
 
     def projects(self) -> Iterator[Project]:
         """Iterate over all projects, by name, fetching a page at a time."""
         after: str | None = None
         while True:
-            page = self._send(projects_request(after))
+            page = self.send(projects_request(after))
             for entry in page.projects:
                 yield entry
             if page.next_cursor is None:
@@ -685,7 +672,7 @@ class ProjectMethods(Connection):
 
     def project(self, project_id: str) -> Project:
         """Fetch a project with its limits."""
-        return self._send(project_request(project_id))
+        return self.send(project_request(project_id))
 
     def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
         """Create a project.
@@ -698,17 +685,17 @@ class ProjectMethods(Connection):
             InvalidRequest: a project of this name exists.
             AdjudgeError: as for other methods, but the request is not tried again.
         """
-        return self._send(create_project_request(project_id, limits))
+        return self.send(create_project_request(project_id, limits))
 
     def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
         """Replace all limits of a project; what is left out is not limited any more."""
-        return self._send(limits_request(project_id, limits))
+        return self.send(limits_request(project_id, limits))
 
     def api_keys(self, project: str | None = None) -> Iterator[ApiKey]:
         """Iterate over the keys of a project, by default the key's own, oldest first, revoked ones included."""
         after: str | None = None
         while True:
-            page = self._send(keys_request(project, after))
+            page = self.send(keys_request(project, after))
             for entry in page.keys:
                 yield entry
             if page.next_cursor is None:
@@ -734,17 +721,17 @@ class ProjectMethods(Connection):
         Raises:
             AdjudgeError: as for other methods, but the request is not tried again: the key may exist nevertheless.
         """
-        return self._send(create_key_request(scopes, project, label, expires_at))
+        return self.send(create_key_request(scopes, project, label, expires_at))
 
     def revoke_key(self, key_id: str, *, project: str | None = None) -> ApiKey:
         """Revoke a key for good, by its id."""
-        return self._send(revoke_key_request(key_id, project))
+        return self.send(revoke_key_request(key_id, project))
 
     def audit_log(self, subject: str | None = None, *, project: str | None = None) -> Iterator[AuditEntry]:
         """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
         after: str | None = None
         while True:
-            page = self._send(audit_request(subject, project, after))
+            page = self.send(audit_request(subject, project, after))
             for entry in page.entries:
                 yield entry
             if page.next_cursor is None:
@@ -861,7 +848,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
-        return self._send(
+        return self.send(
             rewards_request(
                 "rewards",
                 self.run,
@@ -946,7 +933,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             step=step,
             idempotency_key=idempotency_key,
         )
-        return self._send(request)
+        return self.send(request)
 
     def compare(
         self,
@@ -973,6 +960,6 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
         Returns:
             Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
         """
-        return self._send(
+        return self.send(
             comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
         )

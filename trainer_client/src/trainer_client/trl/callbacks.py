@@ -410,7 +410,7 @@ class MonitorCallback(GenerationCallback):
         options: VerdictKeywords = {"fresh": True, **control.options}  # type: ignore[typeddict-item]
         run, deadline_s = self._run + CONTROL_SUFFIX, control.deadline_s
         try:
-            self._client._send(
+            self._client.send(
                 verdicts_request(run, control.groups, control.rubric, options, deadline_s=deadline_s, step=step)
             )
         except AdjudgeError as error:

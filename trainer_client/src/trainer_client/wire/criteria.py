@@ -11,16 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    model_validator,
-)
-from pydantic import (
-    Tag as UnionTag,
-)
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, model_validator
+from pydantic import Tag as UnionTag
 
 from trainer_client.wire.base import (
     LIMIT_ERRORS,
@@ -382,16 +374,6 @@ GUIDANCE_FIELDS = (
     "verification_method",
 )
 """The optional fields that a judge reads in addition to the description."""
-
-_CRITERION_CHARACTERS = 512
-"""To hash a criterion, however short, takes as long as this many characters."""
-
-
-def criteria_characters(criteria: Sequence[Criterion]) -> int:
-    """Return the number of characters whose work that of the criteria equals."""
-    texts = [getattr(one, field) for one in criteria for field in ("description", *GUIDANCE_FIELDS)]
-    lengths = [sum(map(len, text)) if isinstance(text, tuple) else len(text) for text in texts if text]
-    return sum(lengths) + _CRITERION_CHARACTERS * len(criteria)
 
 
 _FIELDS_ADDED_LATER = {

@@ -86,40 +86,6 @@ class RecordedPage(AnswerModel):
     next_cursor: str | None = None
 
 
-class LedgerState(AnswerModel):
-    """The status of this process's ledger.
-
-    Attributes:
-        keeps: what the ledger stores: verdicts and texts (`all`), only verdicts, or nothing.
-        recorded: verdicts recorded since the process started, including those found in the spool at its start.
-        written: verdicts written to the database.
-        waiting: verdicts not yet written.
-        lost: verdicts dropped because memory, the spool or the space for refused rows was full.
-        refused: verdicts that the database refused and that are kept in files.
-        refused_files: the number of these files; see `adjudge ledger refused`.
-        spool_bytes: bytes that wait on disk.
-        memory_bytes: bytes that wait in memory because the spool cannot be written.
-        lag_s: seconds since the longest-waiting verdict was judged or spooled; 0 if none waits.
-        restarts: how often a thread of the ledger ended and was restarted.
-        problem: why the database cannot be written; null if it can.
-        spool_problem: why the spool cannot be written; null if it can.
-    """
-
-    keeps: Literal["all", "verdicts", "nothing"]
-    recorded: int = 0
-    written: int = 0
-    waiting: int = 0
-    lost: int = 0
-    refused: int = 0
-    refused_files: int = 0
-    spool_bytes: int = 0
-    memory_bytes: int = 0
-    lag_s: float = 0.0
-    restarts: int = 0
-    problem: str | None = None
-    spool_problem: str | None = None
-
-
 class JudgingFigures(AnswerModel):
     """Statistics of judging and rewards in a part of a run.
 

@@ -429,33 +429,3 @@ class RubricDiff(AnswerModel):
     changed: tuple[FieldChange, ...] = ()
     moved: tuple[CriterionMove, ...] = ()
     unchanged: int
-
-
-class CriterionValidity(AnswerModel):
-    """Whether one criterion of a rubric is valid. `valid` is null if judging failed; `reason` then says why."""
-
-    criterion: str
-    valid: bool | None
-    reason: str
-
-
-class RubricValidation(AnswerModel):
-    """The verdicts of a validity judge on a version's criteria, in the criteria's order.
-
-    Attributes:
-        judge: `sha256:…` of everything about the judge that can change its verdicts.
-        template_digest: `sha256:…` of the prompt template.
-    """
-
-    name: str
-    version: int
-    judge: str
-    model: str
-    template_digest: str
-    created_at: datetime
-    items: tuple[CriterionValidity, ...]
-
-    @property
-    def reference(self) -> str:
-        """The pinned reference, `name@version`."""
-        return f"{self.name}@{self.version}"

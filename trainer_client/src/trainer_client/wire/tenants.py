@@ -1,13 +1,9 @@
-"""Projects, their API keys and limits, audit entries, and idempotency keys.
+"""Projects, their API keys and limits, and audit entries. No message holds the digest of an API key."""
 
-The service and the store exchange these models. They hold no secret: an API key is identified by its id, and only
-`ApiKeyRecord`, which is never sent to a client, has a digest of the key.
-"""
+from datetime import datetime
+from typing import Annotated, Literal, get_args
 
-from datetime import datetime, timedelta
-from typing import Annotated, Literal, NamedTuple, get_args
-
-from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic import Field, StringConstraints
 
 from trainer_client.wire.base import (
     STORABLE,
@@ -19,14 +15,10 @@ from trainer_client.wire.base import (
     UTCTime,
 )
 
-DEFAULT_PROJECT = "default"
-"""The project that always exists; requests without a key belong to it."""
-
 Scope = Literal["read", "score", "rubrics:write", "labels:write", "projects:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-PROJECT_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
 
 
 class Limits(AnswerModel):
@@ -155,21 +147,6 @@ class ApiKeyList(AnswerModel):
     next_cursor: str | None = None
 
 
-class ApiKeyRecord(NamedTuple):
-    """An API key as the service checks it, with the digest of its text and its project's limits."""
-
-    key: ApiKey
-    digest: bytes
-    limits: Limits
-
-
-class TokenUsage(NamedTuple):
-    """Prompt tokens computed for a project: on one day, and in all."""
-
-    on_day: int
-    total: int
-
-
 class AuditEntry(AnswerModel):
     """One change: who made it, when, to which subject, and the values before and after (null: none).
 
@@ -212,30 +189,3 @@ class ProjectState(AnswerModel):
     limits: Limits
     tokens_today: int
     tokens_ever: int
-
-
-IDEMPOTENCY_KEY_TTL = timedelta(hours=24)
-"""How long an idempotency key refers to the request that it was first sent with."""
-
-
-class StoredAnswer(NamedTuple):
-    """A stored HTTP answer: the status, the `Location` header if it had one, and the body."""
-
-    status: int
-    location: str | None
-    body: bytes
-
-
-class KeyClaim(NamedTuple):
-    """The state of an idempotency key when a request claims it.
-
-    Attributes:
-        first_at: when the key was first sent.
-        answer: the answer of the request, if it is finished.
-        wait_s: seconds until the claim of another process expires; 0 if this process holds the claim and is to do the
-            work.
-    """
-
-    first_at: datetime
-    answer: StoredAnswer | None = None
-    wait_s: float = 0.0

@@ -24,9 +24,9 @@ from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady, ServiceError, invalid_request
 from judge_server.ports import IdempotencyKeys
+from rubric_store.tenants.rows import StoredAnswer
 from trainer_client.wire import FieldError, RewardRequest
 from trainer_client.wire.base import AnswerModel, RequestModel
-from trainer_client.wire.tenants import StoredAnswer
 
 log = logging.getLogger("adjudge")
 

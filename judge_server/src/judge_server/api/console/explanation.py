@@ -15,13 +15,13 @@ from judge_server.errors import ServiceError
 from judge_server.ledger.rows import recorded_verdict
 from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import RewardResult, reward_of
+from rubric_store.ledger.rows import ResponseFilter, ResponseRecord, VerdictOutcome
 from trainer_client.dropout import CriteriaSample, read_sample
 from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
 from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
 from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, VerdictOutcome
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, NOT_LINEAR
 
 _POLICIES: tuple[UncertainPolicy, ...] = ("null", "skip", "zero")

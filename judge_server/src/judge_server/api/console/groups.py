@@ -26,11 +26,11 @@ from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.ledger.rows import storable_text
 from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import step_rewards
+from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample
 from trainer_client.steps import WHOLE_RESPONSE
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.ledger_rows import LabelFilter, ResponseFilter
 
 NUMBER, REWARD = "number", "reward"
 """The orders of responses, beside that by the verdict on a criterion (`c3` for the fourth one)."""

@@ -40,8 +40,7 @@ from judge_server.ledger.rows import recorded_verdict, storable_text
 from judge_server.monitoring.monitors import monitor_run
 from judge_server.ports import LabelStore
 from judge_server.time_sharing import run_in_thread
-from trainer_client.wire import DEFAULT_JUDGE, Criterion, Verdict
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     LabelFilter,
     LabelledUse,
     LabelRow,
@@ -51,6 +50,7 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictKey,
 )
+from trainer_client.wire import DEFAULT_JUDGE, Criterion, Verdict
 from trainer_client.wire.monitors import MonitorFinding
 
 REASONS: Mapping[Reason, str] = {

@@ -23,8 +23,7 @@ from judge_server.api.ledger import digest_of_reference
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import decode_cursor, digest_bytes, encode_cursor, recorded_verdict, storable_text
 from judge_server.ports import LedgerReader
-from trainer_client.wire import Verdict
-from trainer_client.wire.ledger_rows import (
+from rubric_store.ledger.rows import (
     ResponseFilter,
     ResponseRecord,
     RunReportQuery,
@@ -32,6 +31,7 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictOutcome,
 )
+from trainer_client.wire import Verdict
 from trainer_client.wire.rewards import FailureKind, VerdictStatus
 
 router = PageRouter()

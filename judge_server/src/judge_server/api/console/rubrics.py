@@ -18,6 +18,7 @@ from judge_server.api.console.run_view import HEAT_LEVELS
 from judge_server.ledger.rows import digest_bytes
 from judge_server.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
 from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from rubric_store.ledger.rows import RubricRate, RubricUse
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     Criterion,
@@ -27,7 +28,6 @@ from trainer_client.wire import (
     RubricVersion,
     VersionSummary,
 )
-from trainer_client.wire.ledger_rows import RubricRate, RubricUse
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 _MAX_PIECES = 5000

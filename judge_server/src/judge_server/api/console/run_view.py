@@ -23,8 +23,8 @@ from judge_server.api.console.charts import (
     stacked,
 )
 from judge_server.api.console.rendering import Row, Table, Value, address
+from rubric_store.ledger.rows import RewardBin, RunCharts, StepBucket
 from trainer_client.wire.ledger import CriterionFigures
-from trainer_client.wire.ledger_rows import RewardBin, RunCharts, StepBucket
 from trainer_client.wire.monitors import MonitorFinding
 from trainer_client.wire.rewards import FailureKind
 

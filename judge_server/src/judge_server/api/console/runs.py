@@ -18,8 +18,8 @@ from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import storable_text
 from judge_server.monitoring.metrics import FINDINGS_TIMEOUT_S
 from judge_server.monitoring.monitors import monitor_run, monitor_runs
+from rubric_store.ledger.rows import CriterionBucket, RunChartQuery, RunCharts, RunReportQuery, StepBucket
 from trainer_client.wire.ledger import RunReport
-from trainer_client.wire.ledger_rows import CriterionBucket, RunChartQuery, RunCharts, RunReportQuery, StepBucket
 from trainer_client.wire.monitors import MonitorFinding
 
 CHANGE_STEPS = 10

@@ -47,7 +47,7 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 
 _SYSTEM, _USER = "\x02system\x03", "\x02user\x03"
 _REASONS, _ASK = "\x02reasons\x03", "\x02ask\x03"

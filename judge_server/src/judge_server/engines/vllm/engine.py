@@ -37,7 +37,7 @@ from judge_server.ports import (
     Reply,
     TokenChoice,
 )
-from trainer_client.byte_cache import ByteCache
+from rubric_store.byte_cache import ByteCache
 
 if TYPE_CHECKING:
     from judge_server.engines.vllm.calls import VllmAnswerer

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from trainer_client.wire.operations import ChunkOutcome, LeasedChunk, NewChunk
+from rubric_store.operations.rows import ChunkOutcome, LeasedChunk, NewChunk
 
 
 class FatalChunkError(Exception):

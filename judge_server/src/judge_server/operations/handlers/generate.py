@@ -33,17 +33,11 @@ from judge_server.operations.handlers.base import (
 from judge_server.ports import Engine, EngineIdentity, RubricSource, RubricValidations
 from judge_server.prompts import InvalidTemplate
 from judge_server.rubrics import find_rubric
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from rubric_store.rubrics.rows import CriterionValidity
 from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion
-from trainer_client.wire.operations import (
-    ChunkOutcome,
-    ChunkRef,
-    GenerateOperation,
-    LeasedChunk,
-    NewChunk,
-    ValidateOperation,
-)
+from trainer_client.wire.operations import GenerateOperation, ValidateOperation
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rubrics import CriterionValidity
 from trainer_client.wire.usage import Usage
 
 CHUNK_PARAMETER = "operation_chunk"

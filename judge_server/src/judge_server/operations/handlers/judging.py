@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from pydantic import BaseModel, JsonValue
@@ -20,8 +22,11 @@ from judge_server.measuring.separation import LabelledPrompt, separation_summary
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.worker_tokens import TOKEN_LIFETIME_S
 from judge_server.ports import OperationStore, RubricSource
+from judge_server.ports.operations import MAX_PAGE_RESULTS, WILL_RETRY_HEADER
 from judge_server.rubrics import find_rubric
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client import AsyncClient
+from trainer_client.client.calls import GroupsAnswerT, PreparedRequest, judging_request
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
 from trainer_client.wire import (
     Criterion,
@@ -31,17 +36,13 @@ from trainer_client.wire import (
     RewardRequest,
     RubricContent,
     Verdict,
+    VerdictAnswer,
     VerdictRequest,
 )
 from trainer_client.wire.operations import (
     CHUNK_DEADLINE_S,
-    MAX_PAGE_RESULTS,
-    ChunkOutcome,
-    ChunkRef,
     DiscriminateOperation,
     EvaluateOperation,
-    LeasedChunk,
-    NewChunk,
     PairedGroup,
     ScoreOperation,
 )
@@ -187,6 +188,20 @@ def _blocking_problem(error: AdjudgeError) -> str | None:
     return _WRONG_SERVICE_MESSAGE.format(status=status) if error.problem.type == _NOT_FOUND_TYPE else None
 
 
+def _attempt(
+    path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], work: LeasedChunk
+) -> PreparedRequest[GroupsAnswerT]:
+    """Build the request that judges a chunk, with headers by which all its attempts are recorded once.
+
+    The key contains the body's digest, since a worker of another release may encode the same request differently.
+    """
+    prepared = judging_request(path, request, answer, {})
+    key = f"{work.ref.operation_id} {work.ref.chunk} {sha256(prepared.body or b'').hexdigest()[:32]}"
+    return replace(
+        prepared, headers={"Idempotency-Key": key, WILL_RETRY_HEADER: "false" if work.last_attempt else "true"}
+    )
+
+
 class ScoreHandler:
     """Scores groups through a client of the service.
 
@@ -211,7 +226,7 @@ class ScoreHandler:
         defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
         request = RewardRequest.model_validate({**defaults, **work.request, "groups": work.body["groups"]})
         async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send_rewards(request, work)
+            answer = await client.send(_attempt("/v1/rewards", request, RewardAnswer, work))
         verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
         problem = transient_failure_message(verdicts)
         if problem is not None and not work.last_attempt:
@@ -271,7 +286,7 @@ class EvaluateHandler(_LabelledGroupsHandler):
         defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
         request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
         async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send_verdicts(request, work)
+            answer = await client.send(_attempt("/v1/verdicts", request, VerdictAnswer, work))
         problem = transient_failure_message(
             v for group in answer.groups for response in group.responses for v in response.verdicts
         )
@@ -348,7 +363,7 @@ class DiscriminateHandler(_LabelledGroupsHandler):
         for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
             criteria[name] = await self._criteria(work.ref.project_id, rubric)
         async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send_rewards(request, work)
+            answer = await client.send(_attempt("/v1/rewards", request, RewardAnswer, work))
         problem = transient_failure_message(v for g in answer.groups for r in g.responses for v in r.verdicts)
         if problem is not None and not work.last_attempt:
             raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))

@@ -37,9 +37,9 @@ from adjudge_services.cli.options import (
 )
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_metrics
 from adjudge_services.wiring import StartError
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
-from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 if TYPE_CHECKING:
     from judge_server.evaluation.bakeoff import BakeOff, Contender

@@ -43,9 +43,9 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import LabelFilter
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
-from trainer_client.wire.ledger_rows import LabelFilter
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from collections.abc import AsyncIterator

@@ -60,9 +60,9 @@ from judge_server.measuring.trajectories import (
 )
 from judge_server.row_files import RowFile
 from rubric_store import FormatError
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AdjudgeError
 from trainer_client.wire import RewardMode
-from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 _COLOUR = "#3b6ea5"
 _WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35

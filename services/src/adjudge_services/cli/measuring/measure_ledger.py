@@ -14,6 +14,7 @@ from judge_server.judging.plan import OUTCOME
 from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
 from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import UseFilter
 from trainer_client import AsyncClient
 from trainer_client.measures import self_bleu
 from trainer_client.text.loops import loops
@@ -21,7 +22,6 @@ from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Prompt
 from trainer_client.wire.groups import Response
 from trainer_client.wire.ledger import RecordedVerdict
-from trainer_client.wire.ledger_rows import UseFilter
 
 _PAGE = 500
 

@@ -32,17 +32,12 @@ from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
+from rubric_store.ledger.rows import RunRange, RunReportQuery
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import NotFound
-from trainer_client.wire.ledger import (
-    CorrectedRates,
-    RunReport,
-    RunStep,
-    RunSummary,
-)
-from trainer_client.wire.ledger_rows import RunRange, RunReportQuery
+from trainer_client.wire.ledger import CorrectedRates, RunReport, RunStep, RunSummary
 from trainer_client.wire.monitors import Interval, MonitorReport, Severity
-from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.corrected_rates import ErrorSource

@@ -26,9 +26,9 @@ from adjudge_services.wiring import StartError, describe_schema_status, prepare_
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
 from rubric_store import SQLLedger, migrations
 from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
+from rubric_store.ledger.rows import PurgeCounts
 from rubric_store.migrations import SchemaStatus
-from trainer_client.wire.ledger_rows import PurgeCounts
-from trainer_client.wire.tenants import DEFAULT_PROJECT
+from rubric_store.tenants.rows import DEFAULT_PROJECT
 
 PENDING, UNUSABLE = 1, 2
 """Exit statuses of `adjudge migrate check`, beside 0."""

@@ -16,8 +16,9 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
+from rubric_store.tenants.rows import DEFAULT_PROJECT, TokenUsage
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES, Limits, Project, TokenUsage
+from trainer_client.wire.tenants import SCOPES, Limits, Project
 
 Result = TypeVar("Result")
 

@@ -48,11 +48,12 @@ from judge_server.operations.handlers.generate import ValidateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
 from judge_server.operations.service import Operations
 from judge_server.ports import Engine, Operation
+from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
+from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
 from trainer_client.wire import RubricVersion
-from trainer_client.wire.operations import MAX_PAGE_RESULTS, OperationProgress
-from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
+from trainer_client.wire.operations import OperationProgress
 
 _LINE_INTERVAL_S = 30.0
 

@@ -19,8 +19,8 @@ from judge_server.generation.validity import published_validity, published_warni
 from judge_server.rubrics import PROJECT_ID, diff_words, difference, find_rubric
 from judge_server.rubrics import history as history_of
 from rubric_store import RubricStore
+from rubric_store.rubrics.rows import RubricValidation
 from trainer_client.wire import Criterion, Lineage, RubricDiff, RubricHistory, RubricSummary, RubricVersion
-from trainer_client.wire.rubrics import RubricValidation
 
 _MAX_LINE_LENGTH = 96
 _DIGEST = len("sha256:") + 12

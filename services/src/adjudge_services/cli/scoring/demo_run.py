@@ -27,9 +27,9 @@ from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scheduling.executor import LocalExecutor
 from rubric_store import RubricStore, SQLLedger
+from rubric_store.ledger.rows import RunReportQuery
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import DEFAULT_JUDGE
-from trainer_client.wire.ledger_rows import RunReportQuery
 
 GAMED_CRITERION = "checked"
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from judge_server import prompts
 from judge_server.judging.questions import _YES_NO_CHOICES, ask_criteria
+from rubric_store.byte_cache import ByteCache, size_of
 from rubric_store.rubrics.store import VersionCache
 from tests.judge_server.support import prepared
-from trainer_client.byte_cache import ByteCache, size_of
 from trainer_client.wire import Criterion, RubricVersion, parse_reference
 
 
