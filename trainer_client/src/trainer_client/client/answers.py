@@ -1,14 +1,15 @@
-"""Read HTTP answers, whole or streamed: a message of the wire contract, or a typed error.
+"""What a request expects, and its HTTP answer, whole or streamed: a message of the wire contract, or a typed error.
 
 This module does no I/O; `trainer_client.client.connection` sends the requests and reads the bytes.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -26,16 +27,41 @@ from trainer_client.errors import (
 from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardRequest, RewardSummary
 from trainer_client.wire.problems import Problem
 
-if TYPE_CHECKING:
-    from trainer_client.client.calls import PreparedRequest
-
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 _RETRYABLE_STATUSES = frozenset({429, 502, 503})
 """Retryable statuses of answers without a problem document: a proxy is overloaded, or the service restarts."""
 
 
-def read_answer(response: httpx2.Response, request: "PreparedRequest[AnswerT]") -> AnswerT:
+@dataclass(frozen=True)
+class PreparedRequest(Generic[AnswerT]):
+    """A request ready to be sent, and the model of its answer.
+
+    `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
+    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys. A request that is not
+    `repeatable` is sent once: its first attempt may have succeeded though no answer came. `mismatch` says how an answer
+    differs from what was asked for, None if it does not (`trainer_client.client.matching`). `rewards` is the request
+    for rewards, whose answer may be read group by group.
+    """
+
+    method: str
+    path: str
+    answer: type[AnswerT]
+    body: bytes | None = None
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
+    min_timeout_s: float = 0.0
+    accept: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+    mismatch: Callable[[AnswerT], str | None] = field(default=lambda _: None)
+    rewards: RewardRequest | None = None
+
+    def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
+        """Return a copy that requests the answer in this media type."""
+        return replace(self, accept=media_type)
+
+
+def read_answer(response: httpx2.Response, request: PreparedRequest[AnswerT]) -> AnswerT:
     """Parse the answer to a request, ignoring unknown fields.
 
     Raises:
@@ -193,7 +219,7 @@ class RewardStreamParser:
         retried_error: the error after which the request is being sent again; None once the service answers.
     """
 
-    def __init__(self, base_url: str, request: "PreparedRequest[RewardAnswer]") -> None:
+    def __init__(self, base_url: str, request: PreparedRequest[RewardAnswer]) -> None:
         assert request.rewards is not None
         self.started = False
         self.retried_error: AdjudgeError | None = None

@@ -7,20 +7,20 @@ contract validates the values.
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from trainer_client.client.answers import AnswerT
+from trainer_client.client.answers import AnswerT, PreparedRequest
 from trainer_client.client.matching import as_sent, comparisons_problem, groups_problem
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
@@ -68,34 +68,6 @@ ANSWER_MARGIN_S = 15.0
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10
-
-
-@dataclass(frozen=True)
-class PreparedRequest(Generic[AnswerT]):
-    """A request ready to be sent, and the model of its answer.
-
-    `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
-    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys. A request that is not
-    `repeatable` is sent once: its first attempt may have succeeded though no answer came. `mismatch` says how an answer
-    differs from what was asked for, None if it does not (`trainer_client.client.matching`). `rewards` is the request
-    for rewards, whose answer may be read group by group.
-    """
-
-    method: str
-    path: str
-    answer: type[AnswerT]
-    body: bytes | None = None
-    params: Mapping[str, str | list[str]] = field(default_factory=dict)
-    min_timeout_s: float = 0.0
-    accept: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    repeatable: bool = True
-    mismatch: Callable[[AnswerT], str | None] = field(default=lambda _: None)
-    rewards: RewardRequest | None = None
-
-    def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
-        """Return a copy that requests the answer in this media type."""
-        return replace(self, accept=media_type)
 
 
 def service_url(base_url: str | None) -> str:

@@ -24,15 +24,15 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 
-from trainer_client.client.answers import AnswerT, RewardStreamParser, read_answer, readiness_error, typed_errors
-from trainer_client.client.calls import (
+from trainer_client.client.answers import (
+    AnswerT,
     PreparedRequest,
-    bypasses_proxy,
-    client_options,
-    send_options,
-    service_url,
-    socks_support,
+    RewardStreamParser,
+    read_answer,
+    readiness_error,
+    typed_errors,
 )
+from trainer_client.client.calls import bypasses_proxy, client_options, send_options, service_url, socks_support
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import GroupRewards, RewardAnswer
 

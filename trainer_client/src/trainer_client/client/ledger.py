@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
-from trainer_client.client.answers import error_for, error_for_problem, require_match, typed_errors
-from trainer_client.client.calls import PreparedRequest, invalid_request_error, send_options, to_json_bytes
+from trainer_client.client.answers import PreparedRequest, error_for, error_for_problem, require_match, typed_errors
+from trainer_client.client.calls import invalid_request_error, send_options, to_json_bytes
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import ConnectionFailed, ServerError

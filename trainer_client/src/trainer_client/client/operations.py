@@ -7,14 +7,8 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from trainer_client.client.answers import error_for, require_match, typed_errors
-from trainer_client.client.calls import (
-    PreparedRequest,
-    invalid_request_error,
-    new_idempotency_header,
-    send_options,
-    to_json_bytes,
-)
+from trainer_client.client.answers import PreparedRequest, error_for, require_match, typed_errors
+from trainer_client.client.calls import invalid_request_error, new_idempotency_header, send_options, to_json_bytes
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut

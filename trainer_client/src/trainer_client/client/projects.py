@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from trainer_client.client.calls import PreparedRequest, invalid_request_error, to_json_bytes
+from trainer_client.client.answers import PreparedRequest
+from trainer_client.client.calls import invalid_request_error, to_json_bytes
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest

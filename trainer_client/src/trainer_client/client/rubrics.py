@@ -7,13 +7,8 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trainer_client._inputs import CriterionLike
-from trainer_client.client.calls import (
-    PreparedRequest,
-    invalid_request_error,
-    new_idempotency_header,
-    to_json_bytes,
-    validated,
-)
+from trainer_client.client.answers import PreparedRequest
+from trainer_client.client.calls import invalid_request_error, new_idempotency_header, to_json_bytes, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import rubric_problem, unequal
 from trainer_client.errors import InvalidRequest

@@ -17,6 +17,7 @@ from trainer_client._inputs import CriterionLike
 from trainer_client.client.answers import (
     NDJSON,
     AnswerT,
+    PreparedRequest,
     RewardStreamParser,
     error_for,
     read_answer,
@@ -28,7 +29,6 @@ from trainer_client.client.calls import (
     ComparisonKeywords,
     GroupLike,
     PairLike,
-    PreparedRequest,
     RewardKeywords,
     RubricLike,
     VerdictKeywords,

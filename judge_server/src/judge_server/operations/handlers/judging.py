@@ -26,7 +26,8 @@ from judge_server.ports.operations import MAX_PAGE_RESULTS, WILL_RETRY_HEADER
 from judge_server.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client import AsyncClient
-from trainer_client.client.calls import GroupsAnswerT, PreparedRequest, judging_request
+from trainer_client.client.answers import PreparedRequest
+from trainer_client.client.calls import GroupsAnswerT, judging_request
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
 from trainer_client.wire import (
     Criterion,
