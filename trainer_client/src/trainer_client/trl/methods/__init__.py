@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from trainer_client.trl.methods.base import Method, Rollout, ScoredResponse
-from trainer_client.trl.methods.baselines import Rar, RubricGrpo
+from trainer_client.trl.methods.base import Method, Rollout, RubricGrpo, ScoredResponse
 from trainer_client.trl.methods.dro import Dro
 from trainer_client.trl.methods.grounded import Grounded
 from trainer_client.trl.methods.rgr import Rgr
 from trainer_client.trl.methods.ruscarl import Ruscarl
-from trainer_client.trl.methods.srar import Srar
+from trainer_client.trl.methods.srar import Rar, Srar
 
 __all__ = [
     "METHODS",

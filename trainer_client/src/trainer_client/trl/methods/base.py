@@ -2,8 +2,8 @@
 
 A method is a frozen set of options with hooks: the prompts to generate from, how responses are scored, what the
 advantages need from an answer, the advantages of a group, and what the loss compares the policy with. Without an
-override, TRL's behavior applies. Each module implements one paper. Methods do not call the service, run a model or
-communicate between ranks.
+override, TRL's behavior applies. Each module beside this one implements one paper. Methods do not call the service, run
+a model or communicate between ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -227,3 +227,11 @@ class Method:
     @property
     def _deviation(self) -> dict[str, Any]:
         return {"scale": self.scale, "ddof": self.ddof, "eps": self.eps}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RubricGrpo(Method):
+    """Plain GRPO, the baseline of every paper: A = (r - mean) / (sigma + eps) for all tokens of a response.
+
+    r is the reward of any mode. With `RubricReward(mode="outcome")` it trains on the final answer alone.
+    """

@@ -107,3 +107,13 @@ class Srar(Method):
             "steps/scored": sum(len(rollout.deltas.keys() - {NO_STEP}) for rollout in rollouts) / len(rollouts),
             "steps/unattributed": sum(NO_STEP in rollout.deltas for rollout in rollouts) / len(rollouts),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rar(Srar):
+    """Rubrics as Rewards, SRaR's baseline: it differs only in that no delta is assigned to a step.
+
+    r = base reward + the sum of all step deltas, and every token gets its group advantage.
+    """
+
+    variant: StepVariant = "rar"
