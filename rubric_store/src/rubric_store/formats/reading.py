@@ -13,24 +13,7 @@ from typing import Final, Literal, cast, get_args
 
 from pydantic import BaseModel
 
-from rubric_store.formats import (
-    dro,
-    frontierscience,
-    geval,
-    grounded,
-    healthbench,
-    levels,
-    native,
-    paperbench,
-    prometheus,
-    promptfoo,
-    questions,
-    rar,
-    requirement,
-    rgr,
-    srar,
-    yaml_format,
-)
+from rubric_store.formats import native, yaml_format
 from rubric_store.formats.documents import (
     Changes,
     FormatError,
@@ -43,6 +26,22 @@ from rubric_store.formats.documents import (
     format_path,
     parse_json,
     with_lines,
+)
+from rubric_store.formats.published import (
+    dro,
+    frontierscience,
+    geval,
+    grounded,
+    healthbench,
+    levels,
+    paperbench,
+    prometheus,
+    promptfoo,
+    questions,
+    rar,
+    requirement,
+    rgr,
+    srar,
 )
 from rubric_store.formats.rows import candidates, normalise, split_rows
 from rubric_store.formats.yaml_format import parse_yaml

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, Literal
 from zlib import crc32
 
-from rubric_store.formats import rgr
+from rubric_store.formats.published import rgr
 from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
