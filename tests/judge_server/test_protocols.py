@@ -11,7 +11,6 @@ from judge_server.judging.questions import ask_alone, ask_criteria
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_yes_no
 from judge_server.ports import MASS_TOLERANCE, CallFailure, JsonOutput, JudgeResult, LabelChoice, Reply, TokenChoice
 from tests.judge_server.support import criteria, prepared
-from trainer_client.rewards import likert_score
 from trainer_client.wire import Criterion
 
 (ONE,) = criteria("Is it?")
@@ -277,7 +276,7 @@ def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating:
     assert question.criteria == ("overall",)
     for reply in (Reply(only(rating - 1, 10, 0.3)), Reply(text=f"{rating - 1}")):
         finding = one_finding(question, reply)
-        assert (finding.score, finding.grade) == (likert_score(rating), rating)
+        assert (finding.score, finding.grade) == (pytest.approx((rating - 1) / 9), rating)
 
 
 @given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(lambda of: sum(of) >= 1.1 * MIN_CHOICE_MASS))

@@ -50,21 +50,19 @@ def test_every_criterion_of_the_best_is_failed_satisfied_or_unscored(group):
     rewards, criteria, scores = group
     found = assess_group(rewards, criteria, scores)
     if found.best is None:
-        assert found.satisfies_all is None
         return
     row = scores[found.best]
     assert list(found.failed) == sorted(found.failed)
     for index, (criterion, score) in enumerate(zip(criteria, row, strict=True)):
         assert (index in found.failed) == (score is not None and not satisfied(criterion, score))
-    assert (found.outcome == "refine") == (len(found.failed) > 0) == (found.satisfies_all is False)
-    assert (found.outcome == "satisfied") == all(map(satisfied, criteria, row)) == (found.satisfies_all is True)
+    assert (found.outcome == "refine") == (len(found.failed) > 0)
+    assert (found.outcome == "satisfied") == all(map(satisfied, criteria, row))
     assert (found.outcome == "undecided") == (not found.failed and None in row)
 
 
 def test_the_best_response_is_refined_by_its_failed_criteria_in_rubric_order():
     found = assess_group([0.2, 0.7, 0.1], [STEP, FACT, STEP, FACT], [[0, 0, 0, 0], [0.9, 1, 1, 0], [1, 1, 1, 1]])
     assert found == ("refine", 1, (0, 3))
-    assert found.satisfies_all is False
 
 
 def test_of_equal_rewards_the_response_that_satisfies_all_is_the_best():
@@ -90,7 +88,6 @@ def test_a_response_without_a_reward_is_ignored_even_with_good_verdicts():
 
 def test_an_unscored_criterion_is_neither_failed_nor_satisfied():
     assert assess_group([1.0], [FACT, STEP], [[1, None]]) == ("undecided", 0, ())
-    assert assess_group([1.0], [FACT, STEP], [[1, None]]).satisfies_all is None
     assert assess_group([0.5], [FACT, STEP, STEP], [[1, None, 0]]) == ("refine", 0, (2,))
     assert assess_group([1.0, 1.0], [FACT, STEP], [[1, None], [1, 1]]) == ("satisfied", 1, ())
 

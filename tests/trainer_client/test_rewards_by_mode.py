@@ -1,15 +1,10 @@
 """The modes other than weighted sums (graded_mean, likert, outcome, gate), and partial_credit."""
 
-import json
 import math
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, likert_score, reward, reward_outcome
-
-RATINGS = json.loads((Path(__file__).parent / "vectors" / "likert.json").read_text())["cases"]
+from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward, reward_outcome
 
 
 def criteria(*kinds_and_weights):
@@ -71,26 +66,6 @@ class TestHolisticModes:
     def test_invalid_criteria_are_still_refused(self, mode):
         with pytest.raises(ValueError, match=r"criteria\[0\]\.kind"):
             reward(criteria(("factaul", 1)), [1], mode)
-
-
-class TestLikertScore:
-    @pytest.mark.parametrize("case", RATINGS, ids=lambda case: str(case["rating"]))
-    def test_the_worked_cases_hold(self, case):
-        assert likert_score(case["rating"]) == pytest.approx(case["reward"], abs=1e-9)
-
-    def test_the_scale_is_a_parameter(self):
-        assert likert_score(3, low=0, high=4) == 0.75
-        assert likert_score(np.int64(-1), low=-1, high=1) == 0.0
-
-    @pytest.mark.parametrize("rating", [0, 11, -1, 5.5, 7.0, math.nan, "7", None, True, np.True_])
-    def test_a_grade_outside_the_scale_is_refused(self, rating):
-        with pytest.raises(ValueError, match="an integer from 1 to 10"):
-            likert_score(rating)
-
-    @pytest.mark.parametrize(("low", "high"), [(3, 3), (10, 1)])
-    def test_a_scale_without_two_ends_is_refused(self, low, high):
-        with pytest.raises(ValueError, match="low must be below high"):
-            likert_score(3, low=low, high=high)
 
 
 class TestGate:

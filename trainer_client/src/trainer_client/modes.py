@@ -17,8 +17,8 @@ With s_j the score and w_j the weight of criterion j:
   1 - s_j (DRO, appendix G). The size of the weights is ignored.
 - `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (DRO's consistency gate, section 4, for
   one response). Weights are ignored.
-- `likert`: the single score of the whole response, see `trainer_client.rewards.likert_score` (Likert-GRPO of RGR-GRPO,
-  section 3).
+- `likert`: the single score of the whole response (Likert-GRPO of RGR-GRPO, section 3). The judge rates from 1 to 10.
+  How the paper turns a rating n into a reward is not known; (n - 1) / 9 is ours.
 - `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
   (Outcome-GRPO, ibid.).
 - `ranking`: responses of a group against each other, see `trainer_client.ranking`; it has no formula for one response.

@@ -69,11 +69,6 @@ class RefinementDecision(NamedTuple):
     best: int | None
     failed: tuple[int, ...] = ()
 
-    @property
-    def satisfies_all(self) -> bool | None:
-        """Whether the best response satisfies all criteria; None if that is unknown."""
-        return {"satisfied": True, "refine": False}.get(self.outcome)
-
 
 def assess_group(
     rewards: Sequence[Reward], criteria: Sequence[CriterionLike], scores: Sequence[Sequence[Score]]

@@ -11,9 +11,8 @@ Every formula is monotone in each score. The completions of the missing scores t
 therefore bound all others: if both give the same reward, no missing score can change it.
 """
 
-import operator
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, SupportsIndex, get_args
+from typing import Literal, NamedTuple, get_args
 
 from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
@@ -39,7 +38,6 @@ __all__ = [
     "UnsuitableRubric",
     "check_rubric",
     "explain_reward",
-    "likert_score",
     "read_criteria",
     "reward",
     "reward_outcome",
@@ -395,27 +393,6 @@ def _zero_policy(failed: Sequence[_Counted], on_failure: FailurePolicy) -> Appli
             )
         return "zero_unparseable" if all(each.verdict.judge_failure == "parse" for each in failed) else None
     return "zero" if on_failure == "zero" else None
-
-
-def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
-    """Map a holistic rating n to (n - low) / (high - low), in [0, 1].
-
-    RGR-GRPO's Likert judge rates from 1 to 10. How the paper turns that into a reward is not known; (n - 1) / 9 is
-    ours.
-
-    Raises:
-        ValueError: the rating is not an integer from `low` to `high` (7.0 and True are refused), or `low` is not below
-            `high`.
-    """
-    if low >= high:
-        raise ValueError(f"low is {low!r} and high {high!r}; low must be below high")
-    try:
-        number = None if isinstance(rating, bool) else operator.index(rating)
-    except TypeError:
-        number = None
-    if number is None or not low <= number <= high:
-        raise ValueError(f"rating is {rating!r}; a rating is an integer from {low} to {high}")
-    return (number - low) / (high - low)
 
 
 def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Collection[str] | None = None) -> None:
