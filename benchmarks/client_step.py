@@ -30,8 +30,8 @@ from trainer_client.client.answers import RewardStreamParser
 from trainer_client.client.calls import rewards_request
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
 from trainer_client.trl._batch import AdvantageBatch, StepReader
-from trainer_client.trl._dataset import RowBatch, read_rows
-from trainer_client.trl._scoring import SentResponse
+from trainer_client.trl._reward.dataset import RowBatch, read_rows
+from trainer_client.trl._reward.scoring import SentResponse
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
 from trainer_client.trl.reward import reward_metrics, verdict_summaries
 from trainer_client.wire import Group

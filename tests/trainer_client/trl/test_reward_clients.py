@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, client, rewarding
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
-from trainer_client.trl._judging import LoopClient
+from trainer_client.trl._reward.judging import LoopClient
 from trainer_client.trl.reward import RubricReward
 
 URL = "http://judge.test"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
-from trainer_client.trl import _distributed
-from trainer_client.trl._distributed import CollectiveOrder, RankSummary
+from trainer_client.trl._reward import distributed
+from trainer_client.trl._reward.distributed import CollectiveOrder, RankSummary
 
 pytest.importorskip("torch")
 
@@ -126,8 +126,8 @@ def test_ranks_stay_in_step_after_errors(ranks):
 
 async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     exchanged = []
-    monkeypatch.setattr(_distributed, "rank", lambda: 0)
-    monkeypatch.setattr(_distributed, "_gather", lambda own: exchanged.append(own.rows) or [own])
+    monkeypatch.setattr(distributed, "rank", lambda: 0)
+    monkeypatch.setattr(distributed, "_gather", lambda own: exchanged.append(own.rows) or [own])
     first, second = CollectiveOrder(), CollectiveOrder()
     later = asyncio.create_task(second.all_gather(RankSummary(2)))
     await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     await later
     second.end()
     assert exchanged == [1, 2]
-    assert _distributed._latest == {}
+    assert distributed._latest == {}
 
 
 async def test_a_cancelled_call_does_not_block_others():
@@ -150,7 +150,7 @@ async def test_a_cancelled_call_does_not_block_others():
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await rewarding(FakeJudgeTransport())(["a"], ["1"]) == [1.0]
-    assert _distributed._latest == {}
+    assert distributed._latest == {}
 
 
 def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch):
@@ -158,12 +158,12 @@ def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch
     done = []
     gpu = SimpleNamespace(type="cuda", index=1)
     monkeypatch.setattr(state, "PartialState", lambda: SimpleNamespace(device=gpu))
-    distributed = SimpleNamespace(
+    torch_distributed = SimpleNamespace(
         get_backend=lambda: "nccl",
         get_world_size=lambda: 2,
         all_gather_object=lambda into, own: done.append("gather") or into.__setitem__(slice(None), [own, own]),
     )
     cuda = SimpleNamespace(set_device=lambda device: done.append(device))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed, cuda=cuda))
-    assert _distributed._gather(RankSummary(1)) == [RankSummary(1)] * 2
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=torch_distributed, cuda=cuda))
+    assert distributed._gather(RankSummary(1)) == [RankSummary(1)] * 2
     assert done == [gpu, "gather"]

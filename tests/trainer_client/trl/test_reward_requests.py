@@ -5,8 +5,8 @@ import pytest
 from tests.trainer_client.trl.judges import FakeJudgeTransport, ranking, rewarding
 from tests.trainer_client.trl.test_reward_rows import read
 from trainer_client import InvalidRequest
-from trainer_client.trl import _judging
-from trainer_client.trl._judging import split_requests
+from trainer_client.trl._reward import judging
+from trainer_client.trl._reward.judging import split_requests
 
 ID = 32
 """The length of a group's id in characters."""
@@ -18,8 +18,8 @@ def places(rows):
 
 
 def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
-    monkeypatch.setattr(_judging, "MAX_GROUPS", 3)
-    monkeypatch.setattr(_judging, "MAX_RESPONSES", 2)
+    monkeypatch.setattr(judging, "MAX_GROUPS", 3)
+    monkeypatch.setattr(judging, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
     parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
     assert parts == [
@@ -31,7 +31,7 @@ def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
 
 
 def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
-    monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
+    monkeypatch.setattr(judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a" * 100, "a" * 100, "b" * 100, "c"], ["x" * 99, "x" * 99, "x" * 999, "x"])) == [
         [[0]],
         [[1]],
@@ -53,7 +53,7 @@ def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
     ids=["rubric", "grounding", "thinking", "tool calls"],
 )
 def test_every_long_column_counts_towards_the_size(columns, monkeypatch):
-    monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
+    monkeypatch.setattr(judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
-from trainer_client.trl._dataset import read_rows
+from trainer_client.trl._reward.dataset import read_rows
 from trainer_client.wire import RubricContent, content_digest
 
 torch = pytest.importorskip("torch")

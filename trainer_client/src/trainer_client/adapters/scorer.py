@@ -16,9 +16,9 @@ from trainer_client import AsyncClient, Client
 from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, service_url
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.trl._dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
-from trainer_client.trl._distributed import format_counts
-from trainer_client.trl._judging import LoopClient, RubricPins, ScoringConfig, judge
+from trainer_client.trl._reward.dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
+from trainer_client.trl._reward.distributed import format_counts
+from trainer_client.trl._reward.judging import LoopClient, RubricPins, ScoringConfig, judge
 from trainer_client.trl.reward import check_reward_options
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
 

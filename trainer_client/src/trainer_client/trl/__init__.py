@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
+    from trainer_client.trl._reward.distributed import RubricRewardWarning, TooManyUnscored
     from trainer_client.trl.callbacks import (
         ControlSet,
         GenerationCallback,
@@ -48,9 +48,9 @@ _MODULES = {
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",
     "RubricReward": "reward",
-    "RubricRewardWarning": "_distributed",
+    "RubricRewardWarning": "_reward.distributed",
     "ScoredGeneration": "callbacks",
-    "TooManyUnscored": "_distributed",
+    "TooManyUnscored": "_reward.distributed",
     "TrainingMeasures": "callbacks",
 }
 

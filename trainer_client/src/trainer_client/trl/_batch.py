@@ -21,7 +21,7 @@ from trainer_client.text.offsets import TokenAlignment, TokenOffsets
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.trl._certainty import CertaintyReader
 from trainer_client.trl._generation import TOOL_MASK
-from trainer_client.trl._scoring import ScoredRow, SentResponse, judged_reward
+from trainer_client.trl._reward.scoring import ScoredRow, SentResponse, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import Array
 

@@ -24,7 +24,7 @@ from accelerate.utils import gather_object
 from trl.trainer.utils import pad
 
 from trainer_client.refine import RefinementDecision, RefinementOutcome, assess_group, refinement_prompt
-from trainer_client.trl._scoring import ScoredRow
+from trainer_client.trl._reward.scoring import ScoredRow
 from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.wire import Criterion

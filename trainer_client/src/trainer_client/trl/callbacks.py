@@ -23,7 +23,7 @@ from trainer_client.client.sync import Client
 from trainer_client.errors import AdjudgeError, NotFound
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
-from trainer_client.trl._distributed import run_of
+from trainer_client.trl._reward.distributed import run_of
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport

@@ -28,7 +28,7 @@ from trainer_client.trl._evolution import (
     evolve,
     merge_histories,
 )
-from trainer_client.trl._judging import LoopClient
+from trainer_client.trl._reward.judging import LoopClient
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward

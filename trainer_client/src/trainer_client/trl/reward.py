@@ -19,7 +19,7 @@ from trainer_client._inputs import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
 from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import check_rubric
-from trainer_client.trl._dataset import (
+from trainer_client.trl._reward.dataset import (
     COLUMNS,
     MESSAGES_COLUMN,
     RowGroup,
@@ -29,7 +29,7 @@ from trainer_client.trl._dataset import (
     read_rows,
     rename_columns,
 )
-from trainer_client.trl._distributed import (
+from trainer_client.trl._reward.distributed import (
     MISSING_AS_ZERO_WARNING,
     NON_TEXT_PARTS_WARNING,
     STATE_KEY,
@@ -44,9 +44,9 @@ from trainer_client.trl._distributed import (
     stored_in,
     warn,
 )
-from trainer_client.trl._judging import JudgeWait, LoopClient, RubricPins, ScoringConfig
-from trainer_client.trl._judging import preflight as check_service
-from trainer_client.trl._scoring import (
+from trainer_client.trl._reward.judging import JudgeWait, LoopClient, RubricPins, ScoringConfig
+from trainer_client.trl._reward.judging import preflight as check_service
+from trainer_client.trl._reward.scoring import (
     RankResult,
     RewardFunction,
     RewardTerms,

@@ -33,9 +33,9 @@ from trl import GRPOTrainer
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
-from trainer_client.trl._distributed import refuse_removed_columns, warn
 from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
+from trainer_client.trl._reward.distributed import refuse_removed_columns, warn
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout

@@ -25,7 +25,7 @@ from trainer_client.dro import (
     variance_score,
 )
 from trainer_client.text.thinking import SplitRule, find_answer
-from trainer_client.trl._dataset import WithoutRubric
+from trainer_client.trl._reward.dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]

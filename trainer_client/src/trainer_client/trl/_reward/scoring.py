@@ -19,9 +19,9 @@ from trainer_client import AsyncClient
 from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError, NotReady
 from trainer_client.text.thinking import JudgedContent, judged_content
-from trainer_client.trl._dataset import RowBatch
-from trainer_client.trl._distributed import RankSummary, format_counts
-from trainer_client.trl._judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
+from trainer_client.trl._reward.dataset import RowBatch
+from trainer_client.trl._reward.distributed import RankSummary, format_counts
+from trainer_client.trl._reward.judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
 from trainer_client.wire import (
     ZERO_POLICIES,
     Criterion,

@@ -34,7 +34,7 @@ from trainer_client.errors import (
     ServerError,
     TimedOut,
 )
-from trainer_client.trl._dataset import RowBatch, RowGroup
+from trainer_client.trl._reward.dataset import RowBatch, RowGroup
 from trainer_client.wire import (
     COMPARES_RESPONSES,
     FailurePolicy,
