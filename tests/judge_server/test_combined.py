@@ -133,11 +133,13 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
     ]
     assert isinstance(said[3], CombinedResult)
     assert [(one.judge, one.score) for one in said[3].members] == [("small", 1.0), ("large", 0.0)]
-    assert {name: (cost.verdicts, cost.calls, cost.tokens_computed) for name, cost in found.members.items()} == {
+    assert {
+        name: (cost.verdicts, cost.costs.calls, cost.costs.tokens_computed) for name, cost in found.members.items()
+    } == {
         "small": (4, 4, 40),
         "large": (2, 2, 20),
     }
-    assert (found.calls, found.tokens_computed, found.compared, found.disagreed) == (6, 60, 2, 1)
+    assert (found.costs.calls, found.costs.tokens_computed, found.compared, found.disagreed) == (6, 60, 2, 1)
 
 
 async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
@@ -147,7 +149,7 @@ async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
     alone = plans(made, "Yes.")
     await small.outcomes([one.members[0] for one in alone], await deadline_after())  # type: ignore[attr-defined]
     found = await made.outcomes(alone, await deadline_after())
-    assert found.calls == 0
+    assert found.costs.calls == 0
     assert found.cached == {slot.digests[0] for slot in alone[0].slots}
     assert set(members.scripts["small"].asked.values()) == {1}
 
@@ -268,7 +270,7 @@ async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> Non
     await large.busy()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert into.members["small"].calls == 4
+    assert into.members["small"].costs.calls == 4
     waiting, at_engine, *_ = made.judges[1].executor.admission.state()  # type: ignore[attr-defined]
     assert (waiting, at_engine) == (0, 0)
 
@@ -454,4 +456,4 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
         assert outcome.probability == pytest.approx(expected)
     again = await made.outcomes(plans(made, "Yes.", config=config), await deadline_after())
     assert again.cached == {slot.digests[0] for slot in asked[0].slots}
-    assert again.calls == 0
+    assert again.costs.calls == 0

@@ -168,7 +168,7 @@ async def test_a_rubric_is_judged_under_every_protocol_that_needs_no_written_tex
             assert verdict.status == "ok", verdict.failure
             assert verdict.choice_mass is None
             assert (verdict.step is not None) == (protocol == "stepwise")
-    assert outcomes.tokens_computed > 0
+    assert outcomes.costs.tokens_computed > 0
 
 
 async def test_a_chat_model_is_refused_at_the_start(llamacpp_server: LlamaCppServer) -> None:

@@ -70,7 +70,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_cal
     assert max(engine.asked.values()) == 2  # in flight at the fault, and one retry
     engine.alive_again = True
     again = await made.outcomes(asked, await deadline_after())
-    assert (len(again.cached), again.calls, failures(again)) == (504, 504, {})
+    assert (len(again.cached), again.costs.calls, failures(again)) == (504, 504, {})
     assert {digest: again.by_digest[digest] for digest in again.cached} == {
         digest: outcome for digest, outcome in outcomes.by_digest.items() if isinstance(outcome, JudgeResult)
     }
@@ -129,15 +129,15 @@ async def test_a_redis_restart_makes_judging_slower_and_never_wrong(tmp_path: Pa
                 assert verdicts.setdefault(digest, outcome) == outcome
             return outcomes
 
-        assert (await score("a")).calls == 12
+        assert (await score("a")).costs.calls == 12
         assert len((await score("a")).cached) == 12
         await redis.stop()
-        assert (await score("a")).calls == 12
-        assert (await score("b")).calls == 12
+        assert (await score("a")).costs.calls == 12
+        assert (await score("b")).costs.calls == 12
         await redis.start()
-        assert (await score("b")).calls == 12  # the cache tries Redis again only after a second
+        assert (await score("b")).costs.calls == 12  # the cache tries Redis again only after a second
         now += 2.0
-        assert (await score("b")).calls == 12
+        assert (await score("b")).costs.calls == 12
         assert len((await score("b")).cached) == 12
     finally:
         await made.close()

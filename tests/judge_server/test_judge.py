@@ -53,7 +53,7 @@ async def test_identical_calls_of_one_request_are_asked_once() -> None:
     made = await judge(ScriptedEngine(script))
     twice = plans(made, "Yes.", "Yes.", "No.", of=criteria("a", "a", "b"))
     outcomes = await made.outcomes(twice, await deadline_after())
-    assert script.asked.total() == outcomes.calls == 4
+    assert script.asked.total() == outcomes.costs.calls == 4
     assert all(digest in outcomes.by_digest for plan in twice for digest in plan.digests)
     assert not outcomes.cached
 
@@ -66,7 +66,7 @@ async def test_cached_verdicts_are_not_asked_again_and_are_reported_as_cached() 
     again = plans(made, "Yes.", "No.", of=AB)
     second = await made.outcomes(again, await deadline_after())
     assert script.asked.total() == 4
-    assert second.calls == 2
+    assert second.costs.calls == 2
     assert second.cached == frozenset(again[0].digests)
     assert {d: second.by_digest[d] for d in again[0].digests} == first.by_digest
 
@@ -178,7 +178,7 @@ async def test_calls_unfinished_at_the_deadline_time_out_and_finished_ones_are_c
     assert kinds(outcomes) == {"ok", "timeout"}
     engine.release(1)
     rest = await made.outcomes(asked, await deadline_after())
-    assert (len(rest.cached), rest.calls) == (3, 1)
+    assert (len(rest.cached), rest.costs.calls) == (3, 1)
 
 
 async def test_a_request_that_does_not_fit_the_queue_is_refused_before_any_call() -> None:
@@ -210,9 +210,9 @@ async def test_cached_verdicts_need_no_room_in_the_queue() -> None:
 async def test_tokens_computed_and_reused_are_summed_over_calls() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
     outcomes = await made.outcomes(plans(made, "Yes.", "No.", of=AB), await deadline_after())
-    assert (outcomes.tokens_computed, outcomes.tokens_reused) == (28, 12)
-    assert outcomes.seconds_judging > 0
-    assert outcomes.seconds_queued >= 0
+    assert (outcomes.costs.tokens_computed, outcomes.costs.tokens_reused) == (28, 12)
+    assert outcomes.costs.seconds_judging > 0
+    assert outcomes.costs.seconds_queued >= 0
 
 
 def verdicts(*entries: str) -> str:
@@ -248,14 +248,14 @@ async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() ->
     asked = together(made, "Yes.", AB)
     outcomes = await made.outcomes(asked, await deadline_after())
     first, second = [outcomes.by_digest[digest] for digest in asked[0].digests]
-    assert (first, outcomes.calls) == (JudgeResult(0.0), 2)
+    assert (first, outcomes.costs.calls) == (JudgeResult(0.0), 2)
     assert isinstance(second, JudgeResult)
     assert second.score == 1.0
     assert len(script.alone) == 1
     assert "Beta." in script.alone[0]
     assert "Alpha." not in script.alone[0]
     again = await made.outcomes(asked, await deadline_after())
-    assert (again.calls, again.by_digest) == (0, outcomes.by_digest)
+    assert (again.costs.calls, again.by_digest) == (0, outcomes.by_digest)
 
 
 async def test_a_criterion_left_out_twice_fails_and_is_not_asked_a_third_time() -> None:
@@ -263,14 +263,14 @@ async def test_a_criterion_left_out_twice_fails_and_is_not_asked_a_third_time() 
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after())
     assert kinds(outcomes) == {"parse"}
-    assert outcomes.calls == 3
+    assert outcomes.costs.calls == 3
 
 
 async def test_a_criterion_being_asked_again_at_the_deadline_stays_a_parse_failure() -> None:
     made = await judge(SingleBatchEngine(WritingScript(verdicts())))
     outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after(0.5))
     assert kinds(outcomes) == {"parse"}
-    assert outcomes.calls == 1
+    assert outcomes.costs.calls == 1
 
 
 class SingleBatchEngine(ScriptedEngine):
@@ -360,10 +360,10 @@ async def test_checks_run_alongside_the_judge_and_identical_ones_run_once() -> N
     ]
     asked = plans(made, "Yes.", "Yes.", "No.", of=of)
     outcomes = await made.outcomes(asked, await deadline_after())
-    assert (outcomes.calls, outcomes.checks) == (2, 2)
+    assert (outcomes.costs.calls, outcomes.checks) == (2, 2)
     assert [outcomes.by_digest[p.slots[0].digests[0]] for p in asked] == [
         JudgeResult(1.0),
         JudgeResult(1.0),
         JudgeResult(0.0),
     ]
-    assert (await made.outcomes(asked, await deadline_after())).calls == 0
+    assert (await made.outcomes(asked, await deadline_after())).costs.calls == 0

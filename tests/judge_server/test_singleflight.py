@@ -54,7 +54,7 @@ async def test_a_request_joins_calls_in_flight_and_is_not_charged_for_them() -> 
     engine.release(4)
     a, b = await first, await second
     assert len(engine.began) == 4
-    assert (a.calls, b.calls) == (2, 2)
+    assert (a.costs.calls, b.costs.calls) == (2, 2)
     assert (len(a.joined), len(b.joined), len(b.cached)) == (0, 2, 0)
     assert {digest: b.by_digest[digest] for digest in a.by_digest} == a.by_digest
 
@@ -87,8 +87,8 @@ async def test_a_remaining_request_is_charged_after_the_one_that_started_the_cal
         await asyncio.gather(leaving, return_exceptions=True)
     engine.release(2)
     await asking[2]
-    assert [account.calls for account in accounts] == [0, 0, 2]
-    assert accounts[2].tokens_computed > 0
+    assert [account.costs.calls for account in accounts] == [0, 0, 2]
+    assert accounts[2].costs.tokens_computed > 0
 
 
 async def test_a_request_with_complete_results_is_not_charged_for_later_calls() -> None:
@@ -111,7 +111,7 @@ async def test_a_request_with_complete_results_is_not_charged_for_later_calls() 
     await first
     engine.release(2)
     await rest
-    assert [account.calls for account in accounts] == [0, 1, 2]
+    assert [account.costs.calls for account in accounts] == [0, 1, 2]
 
 
 async def test_a_request_that_leaves_is_charged_for_the_time_until_then() -> None:
@@ -122,9 +122,9 @@ async def test_a_request_that_leaves_is_charged_for_the_time_until_then() -> Non
     patient = ask(made, "Yes.", deadline=await deadline_after())
     await settle()
     advance_time(45.0)
-    assert (await hasty).seconds_judging > 0
+    assert (await hasty).costs.seconds_judging > 0
     engine.release(2)
-    assert (await patient).seconds_judging == 0
+    assert (await patient).costs.seconds_judging == 0
 
 
 async def test_a_request_is_charged_only_until_its_deadline() -> None:
@@ -136,9 +136,9 @@ async def test_a_request_is_charged_only_until_its_deadline() -> None:
     engine.release(1)
     await settle()
     advance_time(45.0)
-    assert (await hasty).calls == 1
+    assert (await hasty).costs.calls == 1
     engine.release(1)
-    assert (await patient).calls == 1
+    assert (await patient).costs.calls == 1
 
 
 async def test_the_last_request_to_leave_cancels_the_call_and_frees_queue_and_engine() -> None:
@@ -189,7 +189,7 @@ async def test_abandoned_calls_leave_the_queue_while_others_of_the_response_stay
     assert [description_in(question) for question in engine.began[2:]] == ["Beta."]
     engine.release(2)
     rest = await made.outcomes(plans(made, "Yes.", of=ABC), deadline)
-    assert (len(rest.cached), rest.calls) == (1, 2)
+    assert (len(rest.cached), rest.costs.calls) == (1, 2)
 
 
 async def test_joined_requests_share_a_failure_and_it_is_not_cached() -> None:
@@ -200,7 +200,7 @@ async def test_joined_requests_share_a_failure_and_it_is_not_cached() -> None:
     assert {o.kind for r in (a, b) for o in r.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
     assert set(script.asked.values()) == {2}  # the call and its retry
     script.outcome = by_hash
-    assert (await ask(made, "Yes.", deadline=await deadline_after())).calls == 2
+    assert (await ask(made, "Yes.", deadline=await deadline_after())).costs.calls == 2
 
 
 async def test_joining_needs_no_room_in_the_queue() -> None:
@@ -381,7 +381,7 @@ async def test_identical_large_requests_make_each_call_once_and_both_are_answere
     a, b = await asyncio.gather(many(made, await deadline_after()), many(made, await deadline_after()))
     assert set(engine.asked.values()) == {MANY}  # each question of each response
     assert a.by_digest == b.by_digest
-    assert len(a.by_digest) == 2 * MANY == a.calls + len(a.joined) == b.calls + len(b.joined)
+    assert len(a.by_digest) == 2 * MANY == a.costs.calls + len(a.joined) == b.costs.calls + len(b.joined)
     assert room_held(made) == single_flight(made) == 0
 
 

@@ -75,4 +75,4 @@ async def test_a_slow_judge_sends_heartbeats_and_is_awaited(monkeypatch: pytest.
     async with judges(slow) as served, api_of(*served) as api:
         found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0))
         assert [type(one).__name__ for one in found.by_digest.values()] == ["JudgeResult"]
-        assert found.calls == 1
+        assert found.costs.calls == 1

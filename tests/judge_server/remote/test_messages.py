@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, Question
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import Caller, Costs, JudgementResults
 from judge_server.ports import CallFailure, JudgeResult, Reply
-from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, UsageDelta
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from tests.judge_server.calibrations import fitted
 from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, protocol_schema
 from tests.judge_server.support import CRITERIA, group, judge, plan
@@ -89,22 +89,18 @@ def test_a_result_event_carries_results_failures_and_their_cost() -> None:
         },
         cached=frozenset([digests[2]]),
         joined=frozenset([digests[0]]),
-        calls=4,
-        tokens_computed=100,
-        seconds_judging=0.5,
+        costs=Costs(calls=4, tokens_computed=100, seconds_judging=0.5),
     )
-    line = ResultEvent.of(digests, outcomes, UsageDelta.of(outcomes).since(UsageDelta(calls=1)))
+    line = ResultEvent.of(digests, outcomes, outcomes.costs)
     read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True))
     assert read.read() == outcomes.by_digest
     assert (read.cached, read.joined) == ((digests[2].hex(),), (digests[0].hex(),))
-    charged = JudgementResults(calls=10)
-    read.account.charge_to(charged)
-    assert (charged.calls, charged.tokens_computed, charged.seconds_judging) == (13, 100, 0.5)
+    assert read.account == outcomes.costs
 
 
 def test_a_failure_that_no_retry_helps_can_be_sent() -> None:
     outcomes = JudgementResults({b"0" * 32: CallFailure("engine", "the quota is exhausted", math.inf)})
-    line = ResultEvent.of([b"0" * 32], outcomes, UsageDelta.of(outcomes).since(UsageDelta(calls=1)))
+    line = ResultEvent.of([b"0" * 32], outcomes, outcomes.costs)
     read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True)).read()
     assert read == {b"0" * 32: CallFailure("engine", "the quota is exhausted")}
 
@@ -120,7 +116,7 @@ async def test_a_reply_is_read_as_the_same_verdict_on_both_sides() -> None:
 async def test_unknown_fields_of_a_newer_version_of_the_protocol_are_ignored() -> None:
     made = await judge()
     asking = sent([plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC)])
-    line = ResultEvent(outcomes={"00": JudgeResult(1.0)}, account=UsageDelta(calls=1))
+    line = ResultEvent(outcomes={"00": JudgeResult(1.0)}, account=Costs(calls=1))
     said = Handshake(protocol=PROTOCOL_VERSION, version="9", identity=made.identity, ready=True)
     for message in (asking, line, said):
         assert type(message).model_validate_json(with_more(message.model_dump_json())) == message

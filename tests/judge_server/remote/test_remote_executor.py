@@ -108,7 +108,8 @@ async def test_outcomes_equal_those_of_a_local_judge(config: JudgingConfig) -> N
             await own.outcomes(asked, await deadline_after()),
         )
         assert there.by_digest == here.by_digest
-        assert (there.calls, there.tokens_computed > 0, there.checks) == (here.calls, True, here.checks)
+        assert (there.costs.calls, there.checks) == (here.costs.calls, here.checks)
+        assert there.costs.tokens_computed > 0
         assert await api.executor.count_tokens(asked[0].batch) == await own.executor.count_tokens(asked[0].batch)
 
 
@@ -136,7 +137,7 @@ async def test_concurrent_equal_requests_of_two_apis_are_judged_once() -> None:
         engine.release(10)
         a, b = await first, await second
     assert a.by_digest == b.by_digest
-    assert len(engine.began) == a.calls + b.calls == 2
+    assert len(engine.began) == a.costs.calls + b.costs.calls == 2
     assert (len(a.joined), len(b.joined) + len(b.cached)) == (0, 2)
 
 
@@ -146,7 +147,7 @@ async def test_results_cached_by_a_judge_are_not_asked_again_and_marked_as_cache
         asked = plans(api, "Yes.", of=AB)
         await api.outcomes(asked, await deadline_after())
         again = await api.outcomes(asked, await deadline_after())
-    assert (again.calls, len(again.cached)) == (0, 2)
+    assert (again.costs.calls, len(again.cached)) == (0, 2)
     assert set(engine.asked.asked.values()) == {1}
 
 

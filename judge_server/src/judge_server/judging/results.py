@@ -8,6 +8,7 @@ are applied when a verdict is read, not when it is judged, so that one cached ve
 rules.
 """
 
+import operator
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -58,17 +59,51 @@ ANONYMOUS_CALLER = Caller()
 """The caller of work without a request."""
 
 
-@dataclass(slots=True)
-class MemberCost:
-    """The distinct verdicts of one judge of a cascade or panel, how many of them failed, and what its calls cost."""
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What judge calls cost; add several with `+`.
 
-    verdicts: int = 0
-    failed: int = 0
+    Attributes:
+        calls: the calls, retries included.
+        tokens_computed, tokens_reused: prompt tokens that were computed, and those whose computation was reused.
+        tokens_written: the tokens that the judge wrote.
+        seconds_queued, seconds_judging: how long batches waited for the engine, and how long they took there.
+    """
+
     calls: int = 0
     tokens_computed: int = 0
     tokens_reused: int = 0
     tokens_written: int = 0
+    seconds_queued: float = 0.0
     seconds_judging: float = 0.0
+
+    def __add__(self, other: "Costs") -> "Costs":
+        if other is NO_COSTS:
+            return self
+        return Costs(*map(operator.add, _numbers(self), _numbers(other)))
+
+    def __sub__(self, other: "Costs") -> "Costs":
+        return Costs(*map(operator.sub, _numbers(self), _numbers(other)))
+
+
+_numbers = operator.attrgetter(*[one.name for one in fields(Costs)])
+
+NO_COSTS = Costs()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCosts:
+    """The distinct verdicts of one judge of a cascade or panel, how many of them failed, and what its calls cost."""
+
+    verdicts: int = 0
+    failed: int = 0
+    costs: Costs = NO_COSTS
+
+    def __add__(self, other: "MemberCosts") -> "MemberCosts":
+        return MemberCosts(self.verdicts + other.verdicts, self.failed + other.failed, self.costs + other.costs)
+
+
+NO_MEMBER_COSTS = MemberCosts()
 
 
 @dataclass(slots=True)
@@ -85,14 +120,9 @@ class JudgementResults:
     cached: AbstractSet[bytes] = frozenset()
     joined: set[bytes] = field(default_factory=set)
     combined: set[bytes] = field(default_factory=set)
-    calls: int = 0
     checks: int = 0
-    tokens_computed: int = 0
-    tokens_reused: int = 0
-    tokens_written: int = 0
-    seconds_queued: float = 0.0
-    seconds_judging: float = 0.0
-    members: dict[str, MemberCost] = field(default_factory=dict)
+    costs: Costs = NO_COSTS
+    members: dict[str, MemberCosts] = field(default_factory=dict)
     compared: int = 0
     disagreed: int = 0
 
@@ -105,15 +135,12 @@ class JudgementResults:
 
     def add_costs(self, other: "JudgementResults") -> None:
         """Add what another round of the same request cost."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for judge, cost in other.members.items():
-            total = self.members.setdefault(judge, MemberCost())
-            for part in fields(MemberCost):
-                setattr(total, part.name, getattr(total, part.name) + getattr(cost, part.name))
-
-
-_SUMS = tuple([one.name for one in fields(JudgementResults) if one.type in (int, float)])
+        self.costs += other.costs
+        self.checks += other.checks
+        self.compared += other.compared
+        self.disagreed += other.disagreed
+        for judge, costs in other.members.items():
+            self.members[judge] = self.members.get(judge, NO_MEMBER_COSTS) + costs
 
 
 class CompletionTracker:

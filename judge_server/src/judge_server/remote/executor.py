@@ -458,7 +458,7 @@ class RemotePendingJudgement:
 
     def _apply_event(self, event: ResultEvent) -> None:
         result = self._result
-        event.account.charge_to(result)
+        result.costs += event.account
         result.cached |= {bytes.fromhex(digest) for digest in event.cached}
         result.joined |= {bytes.fromhex(digest) for digest in event.joined}
         self._judged = True

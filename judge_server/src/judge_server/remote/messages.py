@@ -16,7 +16,7 @@ from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.results import Caller, CallOutcome, JudgementResults
+from judge_server.judging.results import NO_COSTS, Caller, CallOutcome, Costs, JudgementResults
 from judge_server.ports import (
     Batch,
     Call,
@@ -175,31 +175,6 @@ class ShardRequest(ProtocolMessage):
         return plans
 
 
-class UsageDelta(ProtocolMessage):
-    """What some outcomes cost."""
-
-    calls: int = 0
-    tokens_computed: int = 0
-    tokens_reused: int = 0
-    tokens_written: int = 0
-    seconds_queued: float = 0.0
-    seconds_judging: float = 0.0
-
-    @classmethod
-    def of(cls, outcomes: JudgementResults) -> "UsageDelta":
-        """Return what the outcomes have cost so far."""
-        return cls(**{name: getattr(outcomes, name) for name in cls.model_fields})
-
-    def since(self, before: "UsageDelta") -> "UsageDelta":
-        """Return the difference from an earlier cost."""
-        return UsageDelta(**{name: getattr(self, name) - getattr(before, name) for name in UsageDelta.model_fields})
-
-    def charge_to(self, outcomes: JudgementResults) -> None:
-        """Add the cost to the results of a request."""
-        for name in UsageDelta.model_fields:
-            setattr(outcomes, name, getattr(outcomes, name) + getattr(self, name))
-
-
 class ResultEvent(ProtocolMessage):
     """One line of an answer: outcomes by digest, their cost, and which were `cached` or `joined`.
 
@@ -207,12 +182,12 @@ class ResultEvent(ProtocolMessage):
     """
 
     outcomes: dict[str, JudgeResult | CallFailure] = Field(default={})
-    account: UsageDelta = UsageDelta()
+    account: Costs = NO_COSTS
     cached: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, digests: Sequence[bytes], outcomes: JudgementResults, account: UsageDelta) -> "ResultEvent":
+    def of(cls, digests: Sequence[bytes], outcomes: JudgementResults, account: Costs) -> "ResultEvent":
         """Build the event for some of the outcomes."""
         return cls.model_construct(
             outcomes={digest.hex(): outcomes.by_digest[digest] for digest in digests},

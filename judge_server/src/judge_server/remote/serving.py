@@ -22,13 +22,13 @@ from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
 from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, ServiceError
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import NO_COSTS, Caller, JudgementResults
 from judge_server.observability.logs import bind_log_context
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
 from judge_server.queueing import label_of_run
 from judge_server.remote.executor import ROOT, identity_digest
-from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount, UsageDelta
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -158,7 +158,7 @@ async def _result_events(
     Raises:
         Overloaded: the judge's queue is full; nothing is yielded.
     """
-    result, charged = JudgementResults(), UsageDelta()
+    result, charged = JudgementResults(), NO_COSTS
     done: asyncio.Queue[int | None] = asyncio.Queue()
     unsent = {digest for plan in plans for digest in plan.digests}
     now = asyncio.get_running_loop().time
@@ -182,8 +182,8 @@ async def _result_events(
                     yield ResultEvent()
                 continue
             unsent.difference_update(known)
-            spent = UsageDelta.of(result)
-            yield ResultEvent.of(known, result, spent.since(charged))
+            spent = result.costs
+            yield ResultEvent.of(known, result, spent - charged)
             charged, last_sent_at = spent, now()
     finally:
         judging.cancel()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question
-from judge_server.judging.results import Caller, CallOutcome, JudgementResults, WriteBehindBuffer
+from judge_server.judging.results import Caller, CallOutcome, Costs, JudgementResults, WriteBehindBuffer
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, tracer
 from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
 from judge_server.scheduling.admission import Admission, QueueEntry
@@ -105,8 +105,7 @@ class CallTask:
             return
         self._charged = True
         queued, judging = self._queue_entry.seconds(self._runner.admission.clock())
-        self._billed_to.seconds_queued += queued
-        self._billed_to.seconds_judging += judging
+        self._billed_to.costs += Costs(seconds_queued=queued, seconds_judging=judging)
         self._runner.metrics.batch(self._caller, queued, judging)
 
     def _promote(self) -> None:
@@ -259,25 +258,29 @@ class CallTask:
     def _process_arrived(self) -> None:
         """Read the outcomes that arrived in this event loop iteration, and settle the calls that are complete."""
         arrived, self._arrived = self._arrived, []
+        if not arrived:
+            return
+        self._bill([outcome for _, outcome in arrived])
         for place, outcome in arrived:
-            self._count(outcome)
             if self._round is not None:
                 self._round.on_outcome(place, outcome)
         complete, self._complete = self._complete, []
         if complete:
             self._in_flight.settle(complete)
 
-    def _count(self, outcome: Reply | CallFailure) -> None:
-        billed_to = self._billed_to
-        billed_to.calls += 1
-        if isinstance(outcome, Reply):
-            billed_to.tokens_computed += outcome.tokens_computed
-            billed_to.tokens_reused += outcome.tokens_reused
-            billed_to.tokens_written += outcome.tokens_written
-            if outcome.counts_clipped:
-                self._runner.metrics.count_clipped_reply()
-        elif outcome.kind == "overloaded":
-            self._runner.admission.concurrency.record_rejection()
+    def _bill(self, outcomes: Sequence[Reply | CallFailure]) -> None:
+        """Bill calls, and count what the engine got wrong or refused."""
+        computed = reused = written = 0
+        for outcome in outcomes:
+            if isinstance(outcome, Reply):
+                computed += outcome.tokens_computed
+                reused += outcome.tokens_reused
+                written += outcome.tokens_written
+                if outcome.counts_clipped:
+                    self._runner.metrics.count_clipped_reply()
+            elif outcome.kind == "overloaded":
+                self._runner.admission.concurrency.record_rejection()
+        self._billed_to.costs += Costs(len(outcomes), computed, reused, written)
 
     def _keep(self, digest: bytes, verdict: CallOutcome) -> bool:
         """Keep an outcome unless a verdict is known already; return whether one is known now."""

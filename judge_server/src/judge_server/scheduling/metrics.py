@@ -157,18 +157,19 @@ class JudgeMetrics(Collector):
             self._judgements.labels("failed", kind).inc(number)
         self._lookups.labels("hit").inc(cached)
         self._lookups.labels("miss").inc(looked_up - cached)
-        self._calls.inc(outcomes.calls)
-        self._tokens.labels("computed").inc(outcomes.tokens_computed)
-        self._tokens.labels("reused").inc(outcomes.tokens_reused)
-        self._written.inc(outcomes.tokens_written)
+        costs = outcomes.costs
+        self._calls.inc(costs.calls)
+        self._tokens.labels("computed").inc(costs.tokens_computed)
+        self._tokens.labels("reused").inc(costs.tokens_reused)
+        self._written.inc(costs.tokens_written)
         if self.meter is not None:
-            self.meter(caller.project_id, outcomes.tokens_computed)
+            self.meter(caller.project_id, costs.tokens_computed)
         self._runs.add(
             caller.run,
-            outcomes.tokens_computed + outcomes.tokens_reused,
+            costs.tokens_computed + costs.tokens_reused,
             judgements=answered,
-            prompt_tokens_computed=outcomes.tokens_computed,
-            prompt_tokens_reused=outcomes.tokens_reused,
+            prompt_tokens_computed=costs.tokens_computed,
+            prompt_tokens_reused=costs.tokens_reused,
         )
 
     def count_uncertain(self, verdicts: int) -> None:

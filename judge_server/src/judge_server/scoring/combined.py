@@ -27,10 +27,11 @@ from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
+    NO_MEMBER_COSTS,
     Caller,
     CallOutcome,
     JudgementResults,
-    MemberCost,
+    MemberCosts,
 )
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity
@@ -40,8 +41,6 @@ from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
 
 _COMBINABLE = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are a yes or a no with a probability."""
-
-_COSTS = ("calls", "tokens_computed", "tokens_reused", "tokens_written", "seconds_judging")
 
 
 class CombinedMetrics(JudgeMetrics):
@@ -75,12 +74,12 @@ class CombinedMetrics(JudgeMetrics):
         """Record a request's verdicts, and the part of each member."""
         verdicts = JudgementResults(outcomes.by_digest, outcomes.cached, outcomes.joined, checks=outcomes.checks)
         self.request(caller, verdicts, len(verdicts.by_digest))
-        for name, cost in outcomes.members.items():
-            self._verdicts.labels(name, "ok").inc(cost.verdicts - cost.failed)
-            self._verdicts.labels(name, "failed").inc(cost.failed)
-            self._member_calls.labels(name).inc(cost.calls)
-            self._member_tokens.labels(name, "computed").inc(cost.tokens_computed)
-            self._member_tokens.labels(name, "reused").inc(cost.tokens_reused)
+        for name, member in outcomes.members.items():
+            self._verdicts.labels(name, "ok").inc(member.verdicts - member.failed)
+            self._verdicts.labels(name, "failed").inc(member.failed)
+            self._member_calls.labels(name).inc(member.costs.calls)
+            self._member_tokens.labels(name, "computed").inc(member.costs.tokens_computed)
+            self._member_tokens.labels(name, "reused").inc(member.costs.tokens_reused)
         self._compared.inc(outcomes.compared)
         self._disagreed.inc(outcomes.disagreed)
 
@@ -288,7 +287,7 @@ class _CombinedRequest:
     async def run(self) -> None:
         """Ask the members until every plan has its verdicts."""
         result = self._result
-        result.members = {name: MemberCost() for name in self._judge.names}
+        result.members = dict.fromkeys(self._judge.names, NO_MEMBER_COSTS)
         result.cached = self._all_cached
         result.by_digest.update([known for plan in self._plans for known in plan.decided])
         for place in self._first:
@@ -387,6 +386,7 @@ class _CombinedRequest:
 
     def _combine(self, index: int) -> None:
         plan, result, names = self._plans[index], self._result, self._judge.names
+        said: list[list[CallOutcome | None]] = []
         for digest, own in combined_verdicts(plan):
             if digest in result.by_digest:
                 continue
@@ -399,7 +399,8 @@ class _CombinedRequest:
                 self._all_cached.add(digest)
             elif all(one in self._cached[place] or one in self._joined[place] for place, one in known):
                 result.joined.add(digest)
-            self._count(outcomes)
+            said.append(outcomes)
+        self._count(said)
 
     def _needed(self, index: int, own: Sequence[tuple[bytes, VerdictSlot]]) -> list[tuple[bytes | None, VerdictSlot]]:
         """Return each member's digest of a verdict, None for one that was not asked."""
@@ -416,21 +417,20 @@ class _CombinedRequest:
             return outcome
         return replace(outcome, step=slot.step)
 
-    def _count(self, outcomes: Sequence[CallOutcome | None]) -> None:
-        for name, outcome in zip(self._judge.names, outcomes, strict=True):
-            if outcome is not None:
-                self._result.members[name].verdicts += 1
-                self._result.members[name].failed += isinstance(outcome, CallFailure)
-        scores = [one.score for one in outcomes if one is not None and not isinstance(one, CallFailure)]
-        self._result.compared += len(scores) > 1
-        self._result.disagreed += len(set(scores)) > 1
+    def _count(self, said: Sequence[Sequence[CallOutcome | None]]) -> None:
+        """Count verdicts; `said` has what each member said on each of them, None where it was not asked."""
+        result = self._result
+        for name, of_member in zip(self._judge.names, zip(*said, strict=True), strict=bool(said)):
+            given = [one for one in of_member if one is not None]
+            result.members[name] += MemberCosts(len(given), sum(isinstance(one, CallFailure) for one in given))
+        for outcomes in said:
+            scores = [one.score for one in outcomes if one is not None and not isinstance(one, CallFailure)]
+            result.compared += len(scores) > 1
+            result.disagreed += len(set(scores)) > 1
 
     def _charge(self, place: int, found: JudgementResults) -> None:
-        result, cost = self._result, self._result.members[self._judge.names[place]]
-        for name in _COSTS:
-            setattr(result, name, getattr(result, name) + getattr(found, name))
-            setattr(cost, name, getattr(cost, name) + getattr(found, name))
-        result.seconds_queued += found.seconds_queued
+        self._result.costs += found.costs
+        self._result.members[self._judge.names[place]] += MemberCosts(costs=found.costs)
 
 
 async def as_completed(

@@ -437,5 +437,10 @@ def _note(at: Span, result: JudgementResults) -> None:
     if at.is_recording():
         kinds = {f"failed.{kind}": number for kind, number in failures_by_kind(result.by_digest.values()).items()}
         set_span_attributes(
-            at, calls=result.calls, cached=len(result.cached), joined=len(result.joined), checks=result.checks, **kinds
+            at,
+            calls=result.costs.calls,
+            cached=len(result.cached),
+            joined=len(result.joined),
+            checks=result.checks,
+            **kinds,
         )

@@ -11,8 +11,9 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
     DEFAULT_RULES,
+    NO_MEMBER_COSTS,
     JudgementResults,
-    MemberCost,
+    MemberCosts,
     VerdictRules,
 )
 from judge_server.ports import CallFailure, JudgeResult
@@ -138,7 +139,7 @@ def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: Judgeme
                     model=member.identity.model,
                     fingerprint=own.fingerprint,
                     calibration=_calibration_of(own),
-                    usage=member_usage(outcomes.members.get(name, MemberCost())),
+                    usage=member_usage(outcomes.members.get(name, NO_MEMBER_COSTS)),
                 )
                 for name, member, own in of
             ]
@@ -171,19 +172,20 @@ def usage_of(
     checklist: bool = False,
 ) -> wire.Usage:
     """Return what judging cost, and how many verdicts of the groups were uncertain or awarded too many points."""
+    costs = outcomes.costs
     return wire.Usage(
-        judge_calls=outcomes.calls,
+        judge_calls=costs.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
         failed=_failed(outcomes, groups),
         clipped=_clipped(outcomes, groups) if checklist else 0,
         uncertain=_count_uncertain(outcomes, groups, rules),
-        prompt_tokens_computed=outcomes.tokens_computed,
-        prompt_tokens_reused=outcomes.tokens_reused,
-        tokens_written=outcomes.tokens_written,
-        seconds_queued=outcomes.seconds_queued,
-        seconds_judging=outcomes.seconds_judging,
+        prompt_tokens_computed=costs.tokens_computed,
+        prompt_tokens_reused=costs.tokens_reused,
+        tokens_written=costs.tokens_written,
+        seconds_queued=costs.seconds_queued,
+        seconds_judging=costs.seconds_judging,
         compared=outcomes.compared,
         disagreed=outcomes.disagreed,
     )
@@ -195,16 +197,16 @@ def _failed(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
     return len([1 for digest, o in outcomes.by_digest.items() if type(o) is CallFailure and digest not in made])
 
 
-def member_usage(cost: MemberCost) -> wire.MemberUsage:
+def member_usage(member: MemberCosts) -> wire.MemberUsage:
     """Return what one judge of a cascade or panel cost, as in an answer."""
     return wire.MemberUsage(
-        verdicts=cost.verdicts,
-        failed=cost.failed,
-        judge_calls=cost.calls,
-        prompt_tokens_computed=cost.tokens_computed,
-        prompt_tokens_reused=cost.tokens_reused,
-        tokens_written=cost.tokens_written,
-        seconds_judging=cost.seconds_judging,
+        verdicts=member.verdicts,
+        failed=member.failed,
+        judge_calls=member.costs.calls,
+        prompt_tokens_computed=member.costs.tokens_computed,
+        prompt_tokens_reused=member.costs.tokens_reused,
+        tokens_written=member.costs.tokens_written,
+        seconds_judging=member.costs.seconds_judging,
     )
 
 

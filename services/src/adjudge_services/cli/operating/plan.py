@@ -270,7 +270,7 @@ async def _check(
     outcomes = await judge.outcomes(plans, asyncio.get_running_loop().time() + CHECK_DEADLINE_S)
     seconds = time.perf_counter() - began
     predicted_s = rates.seconds(predicted.computed, predicted.written)
-    return Checked(predicted.computed, outcomes.tokens_computed, predicted_s, seconds)
+    return Checked(predicted.computed, outcomes.costs.tokens_computed, predicted_s, seconds)
 
 
 def _savings(wanted: Wanted, work: Workload, fewer: Workload, rates: Rates) -> list[Saving]:
