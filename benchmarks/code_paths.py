@@ -23,7 +23,8 @@ from typing import Any
 import httpx2
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from judge_server.api import Service

@@ -38,7 +38,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from adjudge_services.judges import FenceFunction, build_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from benchmarks.server import unused_port
 from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call

@@ -20,7 +20,8 @@ from fastapi.testclient import TestClient
 
 from adjudge_services.judges import FenceFunction, build_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call
 from judge_server.scheduling.executor import LocalExecutor

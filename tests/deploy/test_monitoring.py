@@ -14,7 +14,8 @@ import yaml
 from fastapi.testclient import TestClient
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from judge_server.api.probes import judge_metrics_page
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine

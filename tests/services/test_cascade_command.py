@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, build_app
+from adjudge_services.store import StartError
+from adjudge_services.wiring import build_app
 from tests.services.command import adjudge
 from tests.services.test_combined_judges import members_of, serving, verdicts_of
 

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import create_engine, select
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from rubric_store.ledger.tables import requests
 from tests.services.processes import listening
 from trainer_client import Client

@@ -7,7 +7,6 @@ Operations get their store, their handlers, and the queue that the settings name
 """
 
 import asyncio
-import getpass
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,12 +14,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import httpx2
 from fastapi import FastAPI
 from pydantic import JsonValue
-from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.judges import (
     CalibrationError,
@@ -33,6 +30,7 @@ from adjudge_services.judges import (
     wait_for_engine_failure,
 )
 from adjudge_services.settings import Settings
+from adjudge_services.store import StartError, command_line_user, operation_store
 from judge_server.api import Service, create_app
 from judge_server.api.auth import is_loopback
 from judge_server.auth import Authenticator, current_identity
@@ -64,10 +62,8 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import rest_if_due, run_in_thread
-from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore, migrations
-from rubric_store.database import SQLITE, read_url, unwritable_files
+from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore
 from rubric_store.lint import lint
-from rubric_store.migrations import SchemaStatus
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AsyncClient
 from trainer_client.client.connection import transport_options
@@ -100,35 +96,10 @@ async def run_operations(
         yield await closing.enter_async_context(running)
 
 
-@asynccontextmanager
-async def command_store(database: Path) -> AsyncIterator[SQLOperations]:
-    """Open the store of a command's own operations: a SQLite file, on which no service works.
-
-    Raises:
-        ValueError: the file is not a database that this release can use.
-    """
-    url = f"{SQLITE}:///{database}"
-    try:
-        await asyncio.to_thread(migrations.upgrade, url)
-    except (migrations.UnknownRevisionError, SQLAlchemyError) as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise ValueError(f"{database} cannot be used: {reason}; use another folder") from error
-    store = SQLOperations(url)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 def check_queue(settings: Settings) -> None:
     """Raise `ValueError` if the queue URL is invalid."""
     if settings.queue_url != "memory://" and not settings.queue_url.startswith(_REDIS):
         raise ValueError("ADJUDGE_QUEUE_URL is invalid; set it to memory:// or redis://HOST:PORT/DB")
-
-
-def operation_store(settings: Settings) -> SQLOperations:
-    """Open the store of operations; the caller closes it."""
-    return SQLOperations(settings.store_url, keep_days=settings.operation_days)
 
 
 def writer_source(settings: Settings) -> WriterProvider:
@@ -226,39 +197,7 @@ async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey,
         await tenants.close()
 
 
-def command_line_user() -> str:
-    """The actor in the audit log for changes made by a command."""
-    try:
-        return f"command line, {getpass.getuser()}"
-    except (KeyError, OSError):  # the user id has no name
-        return "command line"
-
-
-def describe_schema_status(found: SchemaStatus) -> str:
-    """The schema status in one sentence, with what to do about it."""
-    if found.state == "current":
-        return f"the database is at revision {found.revision}, which is this version's"
-    if found.state == "behind":
-        state = f"it is at revision {found.revision}" if found.revision else "it is empty"
-        return f"the database schema is out of date: {state}, and this version needs {found.head}; run: adjudge migrate"
-    if found.state == "ahead":
-        return (
-            f"the database is at revision {found.revision}, from a newer version; this version (revision {found.head}) "
-            "works on it"
-        )
-    needed = f" (it needs revision {found.works_from} or later)" if found.works_from else ""
-    return (
-        f"the database is at revision {found.revision}, from a newer version, and this version (revision {found.head}) "
-        f"does not work on it{needed}; install the newer version again, or downgrade the schema with it: "
-        f"adjudge migrate down {found.head}"
-    )
-
-
 log = logging.getLogger("adjudge")
-
-
-class StartError(Exception):
-    """The process cannot start; the message says why and what to do."""
 
 
 def build_app(
@@ -400,35 +339,3 @@ def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
         max_spool_bytes=settings.ledger_spool_bytes,
         keep_texts=settings.ledger == "all",
     )
-
-
-async def prepare_store(settings: Settings, *, writes: bool = False) -> None:
-    """Migrate a SQLite file; check that this version works on the schema of a PostgreSQL database.
-
-    Raises:
-        StartError: this version does not work on the schema, the database cannot be reached, or the process `writes`
-            and cannot write the SQLite file or a file beside it.
-    """
-    url = settings.store_url
-    try:
-        if url.startswith("sqlite"):
-            settings.data_dir.mkdir(parents=True, exist_ok=True)
-        if writes and (unwritable := unwritable_files(read_url(url))):
-            raise StartError(
-                f"the SQLite database cannot be written: this process cannot write {', '.join(map(str, unwritable))}. "
-                "SQLite writes the database and the files -wal and -shm beside it. Correct their owner, mode or "
-                "attributes (ls -l, lsattr) or how the file system is mounted, and start again"
-            )
-        if await asyncio.to_thread(migrations.is_current, url):
-            return
-        found = await asyncio.to_thread(migrations.read_status, url)
-        if found.state == "behind" and url.startswith("sqlite"):
-            await asyncio.to_thread(migrations.upgrade, url)
-            return
-    except (OSError, SQLAlchemyError) as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise StartError(f"the rubric store cannot be opened: {reason}. Check ADJUDGE_DATABASE_URL") from error
-    if found.state == "ahead":
-        log.warning("%s", describe_schema_status(found))
-    elif not found.usable:
-        raise StartError(describe_schema_status(found))

@@ -18,14 +18,8 @@ from adjudge_services.cli.output import exit_with_error
 from adjudge_services.http_server import bind_socket, uvicorn_options
 from adjudge_services.process import configure_logging, log_startup, raise_descriptor_limit, start_tracing
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import (
-    StartError,
-    build_handlers,
-    client_factory,
-    operation_store,
-    prepare_store,
-    writer_source,
-)
+from adjudge_services.store import StartError, operation_store, prepare_store
+from adjudge_services.wiring import build_handlers, client_factory, writer_source
 from judge_server.api.probes import create_worker_app
 from judge_server.auth import current_identity
 from judge_server.observability.metrics import OperationMetrics

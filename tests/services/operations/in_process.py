@@ -7,7 +7,8 @@ from typing import Any
 import httpx2
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
+from adjudge_services.wiring import build_app
 from trainer_client import AsyncClient
 from trainer_client.wire.operations import Operation
 

@@ -29,7 +29,7 @@ from adjudge_services.cli.options import (
 )
 from adjudge_services.cli.output import err, exit_with_error, out, print_metrics
 from adjudge_services.cli.scoring.score_file import read_rubric_argument
-from adjudge_services.wiring import StartError
+from adjudge_services.store import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import RubricContent

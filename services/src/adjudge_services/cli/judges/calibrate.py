@@ -43,7 +43,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_metrics
 from adjudge_services.judges import references_by_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
+from adjudge_services.store import StartError, command_line_user, prepare_store
 from judge_server.errors import ServiceError
 from rubric_store import CalibrationStore
 from trainer_client import AdjudgeError
@@ -166,6 +166,7 @@ async def _calibrated_fingerprint(
         StartError: the engine does not start.
         InvalidRequest: the calibration does not hold for the engine.
     """
+    from adjudge_services.wiring import build_app
     from judge_server.judging.calibration import StoredCalibration
     from judge_server.scoring.judge import Judge
 

@@ -36,7 +36,7 @@ from adjudge_services.cli.options import (
     LongestOption,
 )
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_metrics
-from adjudge_services.wiring import StartError
+from adjudge_services.store import StartError
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol

@@ -40,7 +40,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_metrics, warn
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
+from adjudge_services.store import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import LabelFilter

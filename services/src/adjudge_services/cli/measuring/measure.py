@@ -46,7 +46,7 @@ from adjudge_services.cli.scoring.score_file import (
     read_rubric_argument,
 )
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError
+from adjudge_services.store import StartError
 from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
 from judge_server.measuring.embeddings import EmbeddingEndpoint
 from judge_server.measuring.trajectories import (

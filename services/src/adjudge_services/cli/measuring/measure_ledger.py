@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import prepare_store
+from adjudge_services.store import prepare_store
 from judge_server.judging.plan import OUTCOME
 from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
 from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied

@@ -28,7 +28,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize
 from adjudge_services.judges import stored_measurements
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
+from adjudge_services.store import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger

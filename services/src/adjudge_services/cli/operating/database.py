@@ -22,7 +22,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, describe_schema_status, prepare_store, register_bootstrap_key
+from adjudge_services.store import StartError, describe_schema_status, prepare_store
+from adjudge_services.wiring import register_bootstrap_key
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
 from rubric_store import SQLLedger, migrations
 from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite

@@ -23,7 +23,8 @@ from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import out, print_json
 from adjudge_services.judges import build_engine, judge_links
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import check_queue, has_usable_key, keys_required, operation_store, prepare_store
+from adjudge_services.store import operation_store, prepare_store
+from adjudge_services.wiring import check_queue, has_usable_key, keys_required
 from judge_server.cache import cache_from_url
 from judge_server.errors import EngineStartError
 from judge_server.operations.queues import QUEUE

@@ -14,7 +14,7 @@ from rich.table import Table
 from adjudge_services.cli.options import InputsArgument, JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, operation_store, prepare_store
+from adjudge_services.store import StartError, operation_store, prepare_store
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 

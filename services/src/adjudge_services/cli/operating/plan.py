@@ -25,7 +25,8 @@ from adjudge_services.cli.output import exit_with_error, format_seconds, out, pr
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, build_fence, prepare_store
+from adjudge_services.store import StartError, prepare_store
+from adjudge_services.wiring import build_fence
 from judge_server.capacity import (
     Demand,
     Estimate,

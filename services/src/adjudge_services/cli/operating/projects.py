@@ -13,7 +13,7 @@ from rich.table import Table
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, command_line_user, prepare_store
+from adjudge_services.store import StartError, command_line_user, prepare_store
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from rubric_store.tenants.rows import DEFAULT_PROJECT, TokenUsage

@@ -35,7 +35,7 @@ from adjudge_services.cli.scoring.score_file import (
     score_groups,
 )
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError
+from adjudge_services.store import StartError
 from judge_server.measuring.separation import (
     CriterionSeparation,
     LabelledPrompt,

@@ -24,7 +24,7 @@ from rich.table import Column, Table
 from adjudge_services.cli.options import copy_one_of
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, command_line_user, prepare_store
+from adjudge_services.store import StartError, command_line_user, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.generation.validity import published_warnings
 from judge_server.rubrics import PROJECT_ID, find_rubric

@@ -27,7 +27,7 @@ from adjudge_services.cli.output import err, exit_with_error, out, pluralize
 from adjudge_services.cli.rubrics.files import summaries
 from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, command_line_user, command_store, prepare_store
+from adjudge_services.store import StartError, command_line_user, command_store, prepare_store
 from judge_server.errors import EngineStartError, ServiceError
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.results import (

@@ -20,7 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.judges import build_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, build_fence, prepare_store, start_recorder
+from adjudge_services.store import StartError, prepare_store
+from adjudge_services.wiring import build_fence, start_recorder
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice

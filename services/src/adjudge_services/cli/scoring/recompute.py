@@ -26,7 +26,7 @@ from adjudge_services.cli.options import (
 )
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
+from adjudge_services.store import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed

@@ -59,7 +59,7 @@ from adjudge_services.cli.scoring.score_file import (
     stream_groups,
 )
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError
+from adjudge_services.store import StartError
 from judge_server.row_files import RowFile, parse_columns
 from rubric_store import FormatError
 from trainer_client import AdjudgeError

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from adjudge_services.cli.output import warn
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
+from adjudge_services.store import prepare_store
 from judge_server.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
@@ -210,6 +210,8 @@ async def open_client(url: str | None, settings: Settings, run: str | None = Non
         async with AsyncClient(url, run) as client:
             yield client
         return
+    from adjudge_services.wiring import build_app  # the web framework and the engines, which a URL does not need
+
     await prepare_store(settings)
     local_settings = settings.model_copy(
         update={"host": "127.0.0.1", "keys": "loopback"}
