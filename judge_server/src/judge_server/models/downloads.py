@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
-import httpx2
 from filelock import FileLock, Timeout
 
 from judge_server.models.catalogue import (
@@ -55,7 +55,10 @@ from judge_server.models.files import (
     read_record,
     write_record,
 )
-from trainer_client.client.calls import socks_support
+
+if TYPE_CHECKING:  # takes long to import, and installed models need no download
+    import httpx2
+
 
 _CHUNK = 1 << 20
 _POLL_INTERVAL_S = 0.2
@@ -184,7 +187,6 @@ LOOKUP_TIMEOUT_S = 6.0
 DOWNLOAD_RETRY_DELAY_S = 0.5
 """Pause after an attempt that fetched nothing, multiplied by the number of such attempts in a row."""
 
-_TIMEOUT = httpx2.Timeout(30.0, connect=4.0)
 _MAX_FRUITLESS_ATTEMPTS = 3
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
@@ -238,16 +240,22 @@ def _endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
-def _client() -> httpx2.Client:
+def _client() -> "httpx2.Client":
+    import httpx2
+
+    from trainer_client.client.calls import socks_support
+
     headers = {"Accept-Encoding": "identity", "User-Agent": "adjudge"}
     if token := os.environ.get("HF_TOKEN"):
         headers["Authorization"] = f"Bearer {token}"
     with socks_support():
-        return httpx2.Client(headers=headers, timeout=_TIMEOUT)
+        return httpx2.Client(headers=headers, timeout=httpx2.Timeout(30.0, connect=4.0))
 
 
 def _look_up_within(url: str, seconds: float) -> HubFileInfo:
     """Look the file up in a thread that is abandoned after a timeout: an HTTP client's timeout excludes DNS lookup."""
+    import httpx2
+
     answers: list[HubFileInfo | SourceFailed] = []
 
     def ask() -> None:
@@ -304,6 +312,8 @@ def _drop_other_version(part: Path, info: HubFileInfo) -> None:
 
 def _download_from_hub(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
     """Fetch the rest of the file, resuming after interruptions as long as attempts make progress."""
+    import httpx2
+
     furthest, fruitless, reason = file_size(part) or 0, 0, ""
     while size is None or (file_size(part) or 0) < size:
         try:

@@ -1,12 +1,12 @@
 """Commands whose modules are imported when they are used: to run them, to show their help or to complete their options.
 
 A command is a function with annotated parameters. It is registered as `module:function`, below `adjudge_services.cli`.
-Lists of commands show its docstring, which is read from the module's bytecode without importing the module.
+Lists of commands show its docstring, which is read from the module's bytecode without importing the module. Its module
+imports what its parameters need, and the function itself what only running needs.
 """
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -23,7 +23,6 @@ from typer.main import get_command
 _PACKAGE = "adjudge_services.cli."
 _LOGS = "adjudge_services.cli.operating.serving"
 """Its processes write warnings to their log."""
-_SETTINGS = "adjudge_services.settings"
 
 _NAMES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "file": "FILE", "directory": "FOLDER"}
 
@@ -135,9 +134,10 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def _reporting_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Have a function say in one line which setting is wrong if one is.
+    """Have a function import its work, and say in one line which setting is wrong if one is.
 
-    The function of a group takes the `context`; it runs only if no command of the group is given.
+    The work of the commands in `NAME.py` is in `NAME_work.py`, if there is much. The function of a group takes the
+    `context`; it runs only if no command of the group is given.
     """
 
     @wraps(function)
@@ -145,11 +145,12 @@ def _reporting_settings(function: Callable[..., None]) -> Callable[..., None]:
         context = options.get("context")
         if context is not None and context.invoked_subcommand is not None:
             return
-        if _SETTINGS not in sys.modules:
-            return function(**options)
-        from adjudge_services.cli.output import exit_with_error, warn
-        from adjudge_services.settings import SettingsError, misspelt_variables
+        with paused_garbage_collection():
+            from adjudge_services.cli.output import exit_with_error, warn
+            from adjudge_services.settings import SettingsError, misspelt_variables
 
+            if find_spec(f"{function.__module__}_work") is not None:
+                import_module(f"{function.__module__}_work")
         if function.__module__ != _LOGS:
             for warning in misspelt_variables(os.environ):
                 warn(warning)

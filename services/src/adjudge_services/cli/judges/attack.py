@@ -1,21 +1,11 @@
 """`adjudge attack`: how many false accepts attacks on a judge bring, with and without each defence."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from adjudge_services.cli.judges.evaluate import (
-    judge_contenders,
-    judging_options,
-    load_examples,
-    measured_now,
-    only_judge,
-    write_report,
-)
 from adjudge_services.cli.options import (
     ConcurrencyOption,
     DeadlineOption,
@@ -27,22 +17,7 @@ from adjudge_services.cli.options import (
     LongestOption,
     TemplateOption,
 )
-from adjudge_services.cli.output import err, exit_with_error, out, print_metrics
-from adjudge_services.cli.scoring.score_file import read_rubric_argument
-from adjudge_services.store import StartError
-from rubric_store import FormatError
-from trainer_client import AdjudgeError
-from trainer_client.wire import RubricContent
-from trainer_client.wire.judging import DEFAULT_DEFENCES
-
-if TYPE_CHECKING:  # numpy, which takes long to import
-    from judge_server.attacks.report import AttackReport
-    from judge_server.evaluation.bakeoff import Contender
-    from judge_server.evaluation.labelled import LabelledResponse
-    from judge_server.evaluation.metrics import Estimate
-
-AS_SERVED = " and ".join(DEFAULT_DEFENCES)
-"""The name of the first result: the defences of a request that says nothing about them."""
+from adjudge_services.cli.output import err, exit_with_error
 
 
 def attack(
@@ -81,17 +56,22 @@ def attack(
     --most-added, exits with 1 unless the 95% interval of what all attacks add lies below it. An interrupted run
     continues where it stopped.
     """
+    from adjudge_services.cli.judges.attack_work import attacked_responses, defence_contenders, show_attacks
+    from adjudge_services.cli.judges.evaluate_work import judge_contenders, measured_now, only_judge, write_report
+    from adjudge_services.store import StartError
     from judge_server.attacks.corpus import read_corpus
     from judge_server.attacks.report import AttackReport, measure_attacks, plan_attacks
     from judge_server.evaluation.labelled import DatasetError
+    from rubric_store import FormatError
+    from trainer_client import AdjudgeError
 
     try:
         judge = only_judge(judge, judges or (), "give one judge: adjudge attack --judge JUDGE")
-        responses = _responses(data, rubric, longest)
+        responses = attacked_responses(data, rubric, longest)
         plan = plan_attacks(responses, read_corpus(), limit, targets)
     except (DatasetError, FormatError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
-    contenders = _contenders(judge, template, each_defence=each_defence)
+    contenders = defence_contenders(judge, template, each_defence=each_defence)
     answered = asyncio.run(
         judge_contenders(
             contenders,
@@ -119,7 +99,7 @@ def attack(
         heading,
         report.as_json(),
         as_json=as_json,
-        show=lambda: _show(report, heading),
+        show=lambda: show_attacks(report, heading),
         html=html,
         page=lambda: report.page(heading),
     )
@@ -128,83 +108,3 @@ def attack(
     if most_added is not None and not served.overall.added.high <= most_added:
         err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}", highlight=False)
         raise typer.Exit(1)
-
-
-def _responses(data: str | None, rubric: Path | None, longest: int | None) -> "list[LabelledResponse]":
-    """Read the labelled responses: the user's or ours, under their own rubrics or under the user's."""
-    from judge_server.attacks.corpus import read_tasks
-    from judge_server.attacks.report import under_rubric
-    from judge_server.evaluation.labelled import LabelledResponse
-
-    if data is not None and rubric is not None:
-        raise ValueError("--data brings the rubrics of its responses; leave out --rubric")
-    if data is None:
-        found = read_tasks()
-    else:
-        found = [one for one in load_examples(data, "all", None, longest)[1] if isinstance(one, LabelledResponse)]
-    if rubric is None:
-        return found
-    content = RubricContent.model_validate(read_rubric_argument(str(rubric)))
-    return under_rubric(found, content.criteria)
-
-
-def _contenders(judge: str, template: str | None, *, each_defence: bool) -> "list[Contender]":
-    from judge_server.evaluation.bakeoff import Contender
-
-    options = judging_options(template=template)
-    sets: dict[str, dict[str, Any]] = {AS_SERVED: {}}
-    if each_defence:
-        sets |= {"fences alone": {"defences": []}}
-        sets |= {name: {"defences": [name]} for name in (*DEFAULT_DEFENCES, "decoy")}
-        sets |= {"all three": {"defences": [*DEFAULT_DEFENCES, "decoy"]}}
-    return [Contender(name, judge, options | own) for name, own in sets.items()]
-
-
-def _answer(added: "Estimate") -> str:
-    """Say in a sentence whether attacks add false accepts."""
-    if added.low > 0:
-        return "Attacks add false accepts:"
-    if added.high < 0:
-        return "Attacks take false accepts away:"
-    return "Attacks add no false accepts that can be told from chance:"
-
-
-def _show(report: "AttackReport", heading: Mapping[str, Any]) -> None:
-    from judge_server.evaluation.html import format_estimate
-
-    served = report.results[0]
-    if served.kinds:
-        added = served.overall.added
-        out.print(
-            f"[bold]{_answer(added)} {format_estimate(added)} on {served.overall.n} verdicts.[/]", highlight=False
-        )
-    out.print(f"{heading['judge']}: {heading['attacks']}; {heading['fingerprint'][:19]}…", highlight=False)
-    if served.kinds:
-        out.print(f"Share of unmet criteria judged met, defences: {served.name}")
-        table = Table("attacks", header_style="bold")
-        for name in ("n", "before", "attacked", "added", "by program"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for one in served.kinds:
-            shares = (f"{one.unattacked.value:.2f}", f"{one.attacked.value:.2f}", format_estimate(one.added))
-            failed = f", {one.failed:,} failed" if one.failed else ""
-            label = f"{one.kind.replace('_', ' ')}{failed}"
-            table.add_row(label, f"{one.n:,}", *shares, f"{one.uncalled.value:.2f}")
-        out.print(table)
-    if len(report.results) > 1:
-        out.print("False accepts added, by defence:")
-        print_metrics(
-            {
-                result.name: {one.kind.replace("_", " "): format_estimate(one.added) for one in result.kinds}
-                | {
-                    "met criteria judged met": format_estimate(result.honest),
-                    "honest responses suspicious": format_estimate(result.honest_flagged),
-                }
-                for result in report.results
-            }
-        )
-    else:
-        accepted = format_estimate(served.honest)
-        out.print(f"met criteria of unattacked responses judged met: {accepted}, n={served.honest_n}", highlight=False)
-    for result in report.results:
-        if result.problem:
-            out.print(f"[red]{result.name}:[/] {result.problem}", highlight=False, soft_wrap=True)

@@ -6,23 +6,13 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
-from pydantic import TypeAdapter
-from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
-from adjudge_services.cli.judges.evaluate import (
-    judge_and_dataset,
-    judge_dataset,
-    judging_options,
-    load_examples,
-)
 from adjudge_services.cli.options import (
     ColumnOption,
     ConcurrencyOption,
@@ -40,27 +30,7 @@ from adjudge_services.cli.options import (
     RationaleOption,
     TemplateOption,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_metrics
-from adjudge_services.judges import references_by_judge
-from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, command_line_user, prepare_store
-from judge_server.errors import ServiceError
-from rubric_store import CalibrationStore
-from trainer_client import AdjudgeError
-from trainer_client.wire import UncertainBand
-
-if TYPE_CHECKING:
-    from judge_server.api.service import Service
-    from judge_server.evaluation.judging import Judgement
-    from judge_server.evaluation.labelled import LabelledResponse
-    from judge_server.evaluation.metrics import Estimate
-    from judge_server.fitting.cascades import CascadePoint
-    from judge_server.judging.questions import JudgingConfig
-
-
-Result = TypeVar("Result")
-
-_BAND: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
+from adjudge_services.cli.output import err, exit_with_error, file_name, out
 
 
 def calibrate(
@@ -95,16 +65,29 @@ def calibrate(
     A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
     worse is not stored.
     """
+    from adjudge_services.cli.judges.calibrate_work import (
+        BAND,
+        calibrated_fingerprint,
+        calibration_json,
+        read_responses,
+        read_threshold,
+        show_calibration,
+        with_store,
+    )
+    from adjudge_services.cli.judges.evaluate_work import judge_and_dataset, judge_dataset, judging_options
+    from adjudge_services.store import StartError
+    from judge_server.errors import ServiceError
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.evaluation.report import measured_verdicts
     from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
     from judge_server.judging.questions import JudgingConfig
+    from trainer_client import AdjudgeError
     from trainer_client.wire import JudgingOptions
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:
         judge, dataset = judge_and_dataset(judge, data)
-        _, responses = _responses(dataset, limit, longest, column, fitting=True)
+        _, responses = read_responses(dataset, limit, longest, column, fitting=True)
         judgements = judge_dataset(
             judge, responses, options, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s
         )
@@ -117,14 +100,14 @@ def calibrate(
         descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
         fit, held = ([one for one in measured if half_of(one.row) == half] for half in ("fit", "held"))
         chosen, calibration = fit_calibration(
-            fit, descriptions, name=name, method=method, threshold=_threshold(threshold)
+            fit, descriptions, name=name, method=method, threshold=read_threshold(threshold)
         )
         if uncertain_band is not None:
-            calibration = replace(calibration, uncertain_band=_BAND.validate_python(uncertain_band))
+            calibration = replace(calibration, uncertain_band=BAND.validate_python(uncertain_band))
         figures = before_and_after(held, descriptions, calibration)
     except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
-    _show(chosen, calibration, figures, len(held))
+    show_calibration(chosen, calibration, figures, len(held))
     if figures["difference"]["brier"].low > 0:
         exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
     if dry_run:
@@ -141,12 +124,12 @@ def calibrate(
         "model": accepted[0].model,
         "config": config.recorded(),
         "method": chosen,
-        "calibration": {**_as_json(calibration), "name": name},
+        "calibration": {**calibration_json(calibration), "name": name},
         "measured": measured_on,
     }
     if "://" in judge:
         try:
-            content["fingerprint"] = asyncio.run(_calibrated_fingerprint(judge, name, content, config))
+            content["fingerprint"] = asyncio.run(calibrated_fingerprint(judge, name, content, config))
         except (StartError, ServiceError, OSError) as problem:
             exit_with_error(str(problem))
     version, added = with_store(lambda store: store.add(name, content))
@@ -157,69 +140,10 @@ def calibrate(
     )
 
 
-async def _calibrated_fingerprint(
-    engine_url: str, name: str, content: Mapping[str, Any], config: "JudgingConfig"
-) -> str:
-    """Start an engine, apply a calibration to it that is not stored yet, and return the judge's fingerprint.
-
-    Raises:
-        StartError: the engine does not start.
-        InvalidRequest: the calibration does not hold for the engine.
-    """
-    from adjudge_services.wiring import build_app
-    from judge_server.judging.calibration import StoredCalibration
-    from judge_server.scoring.judge import Judge
-
-    settings = Settings.with_options(engine_url=engine_url, calibrations=None).model_copy(
-        update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
-    )
-    await prepare_store(settings)
-    app = build_app(settings, wait_for_judge=True)
-    async with app.router.lifespan_context(app):
-        service: Service = app.state.service
-        judge = service.ready_judge()
-        assert isinstance(judge, Judge), "a cascade or panel has no calibration of its own"
-        judge.stored_calibrations = [StoredCalibration.model_validate({**content, "name": name, "version": 1})]
-        return judge.prepared(config).fingerprint
-
-
-def _threshold(text: str) -> float | Literal["balanced"]:
-    if text == "balanced":
-        return "balanced"
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--threshold is {text!r}; write a number between 0 and 1, or balanced") from None
-
-
-def _as_json(calibration: Any) -> dict[str, Any]:
-    content: dict[str, Any] = TypeAdapter(type(calibration)).dump_python(calibration, mode="json")
-    if calibration.uncertain_band is None:
-        del content["uncertain_band"]
-    return content
-
-
-def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
-    from judge_server.evaluation.html import format_estimate
-
-    moved = figures["difference"]["brier"]
-    better = "Better calibrated" if moved.high < 0 else "Worse calibrated" if moved.low > 0 else "No better calibrated"
-    out.print(
-        f"[bold]{better} on {held:,} verdicts that it was not fitted on: Brier score {format_estimate(moved, 3)}.[/]",
-        highlight=False,
-    )
-    own = f", with maps of their own for {len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
-    out.print(f"{method}, fitted on {calibration.items:,} verdicts{own}; measured on {held:,} others", highlight=False)
-    print_metrics(
-        {
-            column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
-            for column in ("raw", "calibrated", "difference")
-        }
-    )
-
-
 def calibrations(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the stored calibrations of judges, bands of cascades and error rates of panels, with their aliases."""
+    from adjudge_services.cli.judges.calibrate_work import with_store
+
     found = with_store(lambda store: store.versions())
     if as_json:
         sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
@@ -240,6 +164,8 @@ def calibrations(context: typer.Context, as_json: JsonOption = False) -> None:
 
 def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
     """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
+    from adjudge_services.cli.judges.calibrate_work import with_store
+
     found = with_store(lambda store: store.find(reference))
     if found is None:
         exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
@@ -252,26 +178,10 @@ def alias(
     version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
 ) -> None:
     """Point an alias at a version. Running services follow within ten seconds."""
+    from adjudge_services.cli.judges.calibrate_work import with_store
+
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
     err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
-
-
-def with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
-    """Use the store of calibrations, bands and error rates; exit with the reason if that fails."""
-    settings = Settings()
-
-    async def run() -> Result:
-        await prepare_store(settings)
-        store = CalibrationStore(settings.store_url, actor=command_line_user)
-        try:
-            return await use(store)
-        finally:
-            await store.close()
-
-    try:
-        return asyncio.run(run())
-    except (StartError, ConnectionError, LookupError, ValueError) as error:
-        exit_with_error(str(error))
 
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
@@ -304,6 +214,20 @@ def cascade(
     The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
+    from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
+    from adjudge_services.cli.judges.calibrate_work import (
+        first_problem,
+        judge_member,
+        judges_of,
+        judging_config,
+        measured_figure,
+        points_json,
+        read_responses,
+        show_curve,
+        store_fitted,
+    )
+    from adjudge_services.cli.judges.evaluate_work import judging_options
+    from adjudge_services.store import StartError
     from judge_server.evaluation.html import cascade_html
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.calibrations import MissingExtraError
@@ -315,19 +239,20 @@ def cascade(
         mean_cost,
         pair_verdicts,
     )
+    from trainer_client import AdjudgeError
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     band, why = None, ""
     try:
-        labelled_by, responses = _responses(dataset, limit, longest, column, fitting=name is not None)
+        labelled_by, responses = read_responses(dataset, limit, longest, column, fitting=name is not None)
         of_small, of_large = (
-            _judge(judge, member, responses, options, url, fresh, concurrency, deadline_s)
+            judge_member(judge, member, responses, options, url, fresh, concurrency, deadline_s)
             for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
         )
         pairs = pair_verdicts(of_small, of_large)
         fit, held = ([one for one in pairs if half_of(one.small.row) == half] for half in ("fit", "held"))
         if not held:
-            raise ValueError(f"no verdict of both judges is left to measure on; {_first_problem([of_small, of_large])}")
+            raise ValueError(f"no verdict of both judges is left to measure on; {first_problem([of_small, of_large])}")
         try:
             band = fit_band(fit, error)
         except TooFewVerdictsError as too_few:
@@ -349,24 +274,26 @@ def cascade(
         html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
         err.print(f"wrote {html}", highlight=False)
     if as_json:
-        sys.stdout.write(json.dumps(heading | {"points": _json(points), "fitted": _json([chosen] if chosen else [])}))
+        sys.stdout.write(
+            json.dumps(heading | {"points": points_json(points), "fitted": points_json([chosen] if chosen else [])})
+        )
         sys.stdout.write("\n")
     else:
-        _show_curve(points, chosen, heading)
+        show_curve(points, chosen, heading)
     if band is None or chosen is None:
         exit_with_error(f"no band was fitted: {why}")
     if name is None:
         return
     measured = {
-        figure: _stored(getattr(chosen, figure), len(held))
+        figure: measured_figure(getattr(chosen, figure), len(held))
         for figure in ("escalated", "agreement", "balanced_accuracy", "accuracy")
     }
-    _store(
+    store_fitted(
         name,
         {
             "kind": "band",
-            **_judges([of_small, of_large]),
-            "config": _config(options, protocol),
+            **judges_of([of_small, of_large]),
+            "config": judging_config(options, protocol),
             "low": band.low,
             "high": band.high,
             "error": error,
@@ -404,23 +331,37 @@ def panel(
     The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
+    from adjudge_services.cli.judges.calibrate_work import (
+        first_problem,
+        judge_member,
+        judges_of,
+        judging_config,
+        measured_figure,
+        panel_arrays,
+        read_responses,
+        show_panel,
+        store_fitted,
+    )
+    from adjudge_services.cli.judges.evaluate_work import judging_options
+    from adjudge_services.store import StartError
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.cascades import digest_of_verdicts, fit_dawid_skene, measure_panel, panel_items
+    from trainer_client import AdjudgeError
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:
         if len(judge) < 2:
             raise ValueError("a panel has at least two judges; repeat --judge")
-        labelled_by, responses = _responses(dataset, limit, longest, column, fitting=name is not None)
+        labelled_by, responses = read_responses(dataset, limit, longest, column, fitting=name is not None)
         answered = [
-            _judge(one, f"judge-{n}", responses, options, url, fresh, concurrency, deadline_s)
+            judge_member(one, f"judge-{n}", responses, options, url, fresh, concurrency, deadline_s)
             for n, one in enumerate(judge, 1)
         ]
         items = panel_items(answered)
         fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
         if not held:
-            raise ValueError(f"no verdict of all judges is left to measure on; {_first_problem(answered)}")
-        fitted = fit_dawid_skene(*_arrays(fit, with_labels=not without_labels))
+            raise ValueError(f"no verdict of all judges is left to measure on; {first_problem(answered)}")
+        fitted = fit_dawid_skene(*panel_arrays(fit, with_labels=not without_labels))
         figures = measure_panel(held, judge, fitted.model)
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as problem:
         exit_with_error(str(problem))
@@ -433,165 +374,24 @@ def panel(
         sys.stdout.write(json.dumps({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}))
         sys.stdout.write("\n")
     else:
-        _show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
+        show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
     if name is None:
         return
-    _store(
+    store_fitted(
         name,
         {
             "kind": "dawid-skene",
-            **_judges(answered),
-            "config": _config(options, protocol),
+            **judges_of(answered),
+            "config": judging_config(options, protocol),
             **asdict(fitted.model),
             "labels": 0 if without_labels else len(fit),
             "fitted_on": digest_of_verdicts([[one.verdicts[place] for one in fit] for place in range(len(judge))]),
             "items": len(fit),
             "measured": {
-                figure: _stored(one, len(held))
+                figure: measured_figure(one, len(held))
                 for figure, one in figures["Dawid-Skene"].items()
                 if one.value == one.value
             },
         },
         'a panel\'s "dawid_skene"',
-    )
-
-
-def _arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
-    """Return the verdicts and labels of items as `fit_dawid_skene` takes them."""
-    import numpy as np
-
-    votes = np.array([[int(one.score >= 0.5) for one in item.verdicts] for item in items], dtype=np.int8)
-    return votes, np.array([int(item.met) for item in items], dtype=np.int8) if with_labels else None
-
-
-def _responses(
-    dataset: str, limit: int | None, longest: int | None, columns: list[str] | None, *, fitting: bool
-) -> "tuple[str, list[LabelledResponse]]":
-    from judge_server.evaluation.labelled import DatasetError, LabelledResponse
-
-    labelled_by, examples = load_examples(dataset, "all", limit, longest, None, columns, fitting=fitting)
-    responses = [one for one in examples if isinstance(one, LabelledResponse)]
-    if not responses:
-        raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")
-    return labelled_by, responses
-
-
-def _judge(
-    judge: str,
-    member: str,
-    responses: "Sequence[LabelledResponse]",
-    options: Mapping[str, Any],
-    url: str | None,
-    fresh: bool,
-    concurrency: int,
-    deadline_s: float,
-) -> "list[Judgement]":
-    """Judge with one member; an engine gets the calibrations that ADJUDGE_CALIBRATIONS has under the member's name."""
-    calibration = None
-    if "://" in judge:
-        calibration = " ".join(references_by_judge(Settings().calibrations).get(member, []))
-    return judge_dataset(
-        judge,
-        responses,
-        options,
-        url=url,
-        fresh=fresh,
-        concurrency=concurrency,
-        deadline_s=deadline_s,
-        calibration=calibration,
-    )
-
-
-def _first_problem(answered: "Sequence[Sequence[Judgement]]") -> str:
-    problems = [one.problem for judged in answered for one in judged if one.problem]
-    return problems[0] if problems else "label more rows, and see `adjudge evaluate` for each judge"
-
-
-def _judges(answered: "Sequence[Sequence[Judgement]]") -> dict[str, list[str]]:
-    known = [next(one for one in judged if one.fingerprint) for judged in answered]
-    return {"judges": [one.fingerprint for one in known], "models": [one.model for one in known]}
-
-
-def _config(options: Mapping[str, Any], protocol: Literal["binary", "stepwise"]) -> dict[str, Any]:
-    from judge_server.judging.questions import JudgingConfig
-    from trainer_client.wire import JudgingOptions
-
-    return JudgingConfig.of(JudgingOptions.model_validate(options), protocol).recorded()
-
-
-def _store(name: str, content: Mapping[str, Any], where: str) -> None:
-    version, added = with_store(lambda store: store.add(name, content))
-    out.print(
-        f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to use it, write it as {where} in the "
-        "settings, or an alias (`adjudge calibrations alias`)",
-        highlight=False,
-    )
-
-
-def _stored(one: "Estimate", n: int) -> dict[str, float | None]:
-    from judge_server.evaluation.metrics import none_if_nan
-
-    return {**{key: none_if_nan(value) for key, value in one._asdict().items()}, "n": n}
-
-
-def _json(points: "Sequence[CascadePoint]") -> list[dict[str, Any]]:
-    from judge_server.evaluation.metrics import as_json, none_if_nan
-
-    figures = ("escalated", "agreement", "balanced_accuracy", "accuracy")
-    costs = ("seconds", "tokens_computed", "calls")
-    return [
-        {
-            "band": [one.band.low, one.band.high],
-            **as_json({name: getattr(one, name) for name in figures}),
-            **{name: none_if_nan(getattr(one, name)) for name in costs},
-        }
-        for one in points
-    ]
-
-
-def _show_curve(points: "Sequence[CascadePoint]", chosen: "CascadePoint | None", heading: Mapping[str, Any]) -> None:
-    from judge_server.evaluation.html import format_estimate
-
-    if chosen is not None:
-        band = f"{chosen.band.low:.3f} to {chosen.band.high:.3f}"
-        out.print(
-            f"[bold]The band {band} asks the large judge about {chosen.escalated.value:.0%} of the verdicts, and "
-            f"agrees with it on {chosen.agreement.value:.0%}, for {chosen.calls:.2f} calls a judgement.[/]",
-            highlight=False,
-        )
-    for key, text in heading.items():
-        out.print(f"{key}: {escape(str(text))}", highlight=False)
-    table = Table("band", header_style="bold")
-    for column in ("escalated", "agreement", "balanced accuracy", "calls"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in [*points, *([chosen] if chosen is not None else [])]:
-        table.add_row(
-            f"{one.band.low:.3f}–{one.band.high:.3f}{' ●' if one is chosen else ''}",
-            f"{one.escalated.value:.2f}",
-            *[format_estimate(getattr(one, n)) for n in ("agreement", "balanced_accuracy")],
-            f"{one.calls:.2f}",
-        )
-    out.print(table)
-    out.print(
-        "Agreement is with the large judge. --json has the intervals, seconds and tokens of each band."
-        + (" ● is the fitted band." if chosen is not None else "")
-    )
-
-
-def _show_panel(
-    dataset: str, labelled_by: str, fit: int, held: int, rates: Mapping[str, Any], figures: Mapping[str, Any]
-) -> None:
-    from judge_server.evaluation.html import HEADINGS, format_estimate
-
-    best = max(figures, key=lambda name: figures[name]["balanced_accuracy"].value)
-    accuracy = format_estimate(figures[best]["balanced_accuracy"])
-    out.print(f"[bold]Best: {escape(best)}, balanced accuracy {accuracy}.[/]", highlight=False)
-    out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
-    shown = ("balanced_accuracy", "auroc", "brier")
-    errors = {name: {one: f"{of[one]:.2f}" for one in ("sensitivity", "specificity")} for name, of in rates.items()}
-    print_metrics(
-        {
-            name: {HEADINGS[figure]: format_estimate(of[figure]) for figure in shown} | errors.get(name, {})
-            for name, of in figures.items()
-        }
     )

@@ -8,36 +8,28 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
-from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, describe_schema_status, prepare_store
-from adjudge_services.wiring import register_bootstrap_key
-from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
-from rubric_store import SQLLedger, migrations
-from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
-from rubric_store.ledger.rows import PurgeCounts
-from rubric_store.migrations import SchemaStatus
 from rubric_store.tenants.rows import DEFAULT_PROJECT
-
-PENDING, UNUSABLE = 1, 2
-"""Exit statuses of `adjudge migrate check`, beside 0."""
 
 
 def migrate(context: typer.Context) -> None:
     """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
-    settings = _settings()
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from adjudge_services.cli.operating.database_work import database_settings
+    from adjudge_services.wiring import register_bootstrap_key
+    from rubric_store import migrations
+
+    settings = database_settings()
     try:
         migrations.upgrade(settings.store_url)
     except (migrations.TablesInUseError, migrations.UnknownRevisionError) as error:
@@ -66,16 +58,26 @@ def check(
     Exits with 0 if this version runs on the database as it is, 1 if a migration is pending, and 2 if this version
     cannot run on it or the contents have problems.
     """
-    settings = _settings()
+    from adjudge_services.cli.operating.database_work import (
+        PENDING,
+        UNUSABLE,
+        database_settings,
+        show_status,
+        status_json,
+    )
+    from rubric_store import migrations
+    from rubric_store.backup import check_integrity
+
+    settings = database_settings()
     try:
         found = migrations.read_status(settings.store_url)
         report = check_integrity(settings.store_url) if with_contents and found.usable else None
     except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
         exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
     if as_json:
-        print(json.dumps(_to_json(found, report)))
+        print(json.dumps(status_json(found, report)))
     else:
-        _show(found, report)
+        show_status(found, report)
         if with_contents and report is None:
             err.print("the contents were not checked: this version does not work on the schema as it is")
     if found.state == "too new" or (report and report.problem_count):
@@ -91,7 +93,10 @@ def down(
 
     Processes of this version cannot run on an older schema: replace them with older ones first.
     """
-    settings = _settings()
+    from adjudge_services.cli.operating.database_work import database_settings
+    from rubric_store import migrations
+
+    settings = database_settings()
     try:
         downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
         for step in downgrade_path:
@@ -106,61 +111,14 @@ def down(
     out.print(f"schema is at {migrations.current(settings.store_url) or 'base'}")
 
 
-def _settings() -> Settings:
-    settings = Settings()
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    return settings
-
-
-def _to_json(found: SchemaStatus, report: IntegrityReport | None) -> dict[str, Any]:
-    return {
-        "database": found.revision,
-        "this_version": found.head,
-        "state": found.state,
-        "works_from": found.works_from,
-        "pending": [{"revision": step.revision, "summary": step.summary} for step in found.pending],
-        "supports_rolling_upgrade": found.supports_rolling_upgrade,
-        "back": [{"from": step.revision, "loses": step.loses} for step in _downgrade_steps(found)],
-        "contents": None if report is None else report._asdict(),
-    }
-
-
-def _downgrade_steps(found: SchemaStatus) -> tuple[migrations.Revision, ...]:
-    """The revisions that a downgrade would undo: the pending ones after a migration, or else the last one."""
-    if found.pending:
-        return found.pending[::-1]
-    return found.revisions[-1:] if found.state == "current" else ()
-
-
-def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
-    table = Table("item", "status", title="adjudge migrate check", title_justify="left")
-    table.add_row("database", found.revision or "empty")
-    table.add_row("this version", found.head)
-    table.add_row("state", escape(describe_schema_status(found)))
-    for step in found.pending:
-        table.add_row(f"pending: {step.revision}", escape(step.summary))
-    if found.pending and found.revision is not None:
-        table.add_row("meanwhile", _rolling_upgrade_note(found))
-    for step in _downgrade_steps(found):
-        table.add_row(f"downgrade from {step.revision}", f"loses {escape(step.loses)}")
-    if report is not None:
-        counts = f"{report.versions} rubric versions and {report.requests} requests were read"
-        seen = f"{counts}, {report.problem_count} problems"
-        table.add_row("contents", escape("\n".join([seen, *report.problems])))
-    out.print(table)
-
-
-def _rolling_upgrade_note(found: SchemaStatus) -> str:
-    if found.supports_rolling_upgrade:
-        return f"processes of revision {found.revision} keep working and may restart; replace them one by one"
-    return f"processes of revision {found.revision} must be stopped first: they do not work on the new schema"
-
-
 def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the file must not exist.")]) -> None:
     """Copy the SQLite database to a file, as of one moment. Services may keep running.
 
     For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
     """
+    from adjudge_services.settings import Settings
+    from rubric_store.backup import copy_sqlite
+
     try:
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
@@ -180,6 +138,11 @@ def purge(
 
     Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
     """
+    from adjudge_services.cli.operating.database_work import purge_ledger
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import StartError, prepare_store
+    from rubric_store import SQLLedger
+
     if run is None and older_than is None:
         exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
@@ -194,7 +157,7 @@ def purge(
     settings = Settings()
     try:
         asyncio.run(prepare_store(settings))
-        purged = _purge(SQLLedger(settings.store_url), project, run, before)
+        purged = purge_ledger(SQLLedger(settings.store_url), project, run, before)
     except (StartError, OSError, ValueError) as error:
         exit_with_error(str(error))
     out.print(
@@ -211,9 +174,12 @@ def refused(as_json: JsonOption = False) -> None:
 
     Each line is a request, or a spool file that cannot be read.
     """
-    quarantined = _quarantine(Settings()).quarantined()
+    from adjudge_services.cli.operating.database_work import describe_file, open_quarantine
+    from adjudge_services.settings import Settings
+
+    quarantined = open_quarantine(Settings()).quarantined()
     columns = ("file", "kept since", "project", "run", "request", "verdicts", "reason")
-    rows = [(one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason) for one in quarantined]
+    rows = [(one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *describe_file(one), one.reason) for one in quarantined]
     if as_json:
         print_json([dict(zip(("file", "kept_since", *columns[2:]), row, strict=True)) for row in rows])
         return
@@ -237,8 +203,14 @@ def retry(
 
     Exits with 1 if any row is still refused.
     """
+    from adjudge_services.cli.operating.database_work import open_quarantine, retry_files
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import StartError, prepare_store
+    from judge_server.ledger.spool import QuarantineFull
+    from rubric_store import SQLLedger
+
     settings = Settings()
-    quarantine = _quarantine(settings)
+    quarantine = open_quarantine(settings)
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
     if missing := sorted(set(files or ()) - {one.path.stem for one in quarantined}):
         exit_with_error(
@@ -246,55 +218,10 @@ def retry(
         )
     try:
         asyncio.run(prepare_store(settings))
-        still_refused = _retry(SQLLedger(settings.store_url), quarantine, quarantined)
+        still_refused = retry_files(SQLLedger(settings.store_url), quarantine, quarantined)
     except (StartError, OSError, ValueError, QuarantineFull) as error:
         exit_with_error(str(error))
     written = len(quarantined) - still_refused
     out.print(f"{written} of {len(quarantined)} files were written; {still_refused} are still refused")
     if still_refused:
         raise typer.Exit(1)
-
-
-def _quarantine(settings: Settings) -> Quarantine:
-    return Quarantine(settings.ledger_spool / QUARANTINE_FOLDER)
-
-
-def _about(quarantined: QuarantinedFile) -> Sequence[str]:
-    """Project, run, requests and number of verdicts of a quarantined file."""
-    if quarantined.rows is None:
-        return "", "", "", ""
-    requests = [row.request_id for row in quarantined.rows.requests]
-    row = next((row for kind in reversed(quarantined.rows) for row in kind), None)
-    run = next(
-        (
-            row.run
-            for kind in (quarantined.rows.uses, quarantined.rows.responses, quarantined.rows.requests)
-            for row in kind
-        ),
-        "",
-    )
-    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(quarantined.rows.uses))
-
-
-def _retry(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
-    """Write quarantined rows again; return how many files still have refused rows."""
-    still_refused = 0
-    try:
-        for one in quarantined:
-            refused = None if one.rows is None else ledger.salvage(one.rows)
-            still_refused += refused is None or bool(refused)
-            if refused is not None:
-                quarantine.replace(one, refused)
-    finally:
-        asyncio.run(ledger.close())
-    return still_refused
-
-
-def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> PurgeCounts:
-    columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,} uses"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("deleting", total=None)
-        try:
-            return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))
-        finally:
-            asyncio.run(ledger.close())

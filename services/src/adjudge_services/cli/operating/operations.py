@@ -4,22 +4,13 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from adjudge_services.cli.options import InputsArgument, JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json
-from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, operation_store, prepare_store
-from trainer_client import AdjudgeError, Client
-from trainer_client.wire.operations import Operation
-
-_GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
-
+from adjudge_services.cli.output import exit_with_error, out, print_json
 
 ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
@@ -40,25 +31,37 @@ def submit(
     url: ServiceUrlOption = None,
 ) -> None:
     """Submit an operation and print its id."""
-    request = _options(options) | {"kind": kind}
+    from adjudge_services.cli.operating.operations_work import (
+        GROUP_KINDS,
+        exit_at_end,
+        follow,
+        open_client,
+        read_options,
+    )
+    from trainer_client import AdjudgeError
+
+    request = read_options(options) | {"kind": kind}
     request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
     try:
         if file is not None:
-            request["groups" if kind in _GROUP_KINDS else "inputs"] = file.read_text(encoding="utf-8")
-        with _client(url) as client:
+            request["groups" if kind in GROUP_KINDS else "inputs"] = file.read_text(encoding="utf-8")
+        with open_client(url) as client:
             operation = client.submit(request)
             out.print(operation.id, highlight=False)
             if watch_it:
-                _end(_follow(client, operation.id))
+                exit_at_end(follow(client, operation.id))
     except (AdjudgeError, OSError, UnicodeDecodeError) as error:
         exit_with_error(str(error))
 
 
 def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -> None:
     """List the newest operations."""
+    from adjudge_services.cli.operating.operations_work import open_client
+    from trainer_client import AdjudgeError
+
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
-        with _client(url) as client:
+        with open_client(url) as client:
             found = list(client.operations())
     except AdjudgeError as error:
         exit_with_error(str(error))
@@ -74,14 +77,19 @@ def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -
 
 def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Print an operation and its progress as JSON."""
-    out.print_json(_call_service(url, lambda client: client.operation(id_)).model_dump_json())
+    from adjudge_services.cli.operating.operations_work import call_service
+
+    out.print_json(call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
 def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Follow an operation until it ends; exit with 1 if it fails or is cancelled."""
+    from adjudge_services.cli.operating.operations_work import exit_at_end, follow, open_client
+    from trainer_client import AdjudgeError
+
     try:
-        with _client(url) as client:
-            _end(_follow(client, id_))
+        with open_client(url) as client:
+            exit_at_end(follow(client, id_))
     except AdjudgeError as error:
         exit_with_error(str(error))
 
@@ -94,8 +102,11 @@ def results(
     url: ServiceUrlOption = None,
 ) -> None:
     """Write an operation's results so far as JSONL, in order of creation."""
+    from adjudge_services.cli.operating.operations_work import open_client
+    from trainer_client import AdjudgeError
+
     try:
-        with _client(url) as client:
+        with open_client(url) as client:
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
             if output is None:
                 for line in lines:
@@ -109,16 +120,23 @@ def results(
 
 def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Cancel an operation; results so far are kept."""
-    _print_state(_call_service(url, lambda client: client.cancel_operation(id_)))
+    from adjudge_services.cli.operating.operations_work import call_service, print_state
+
+    print_state(call_service(url, lambda client: client.cancel_operation(id_)))
 
 
 def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Continue an operation that failed or was cancelled."""
-    _print_state(_call_service(url, lambda client: client.retry_operation(id_)))
+    from adjudge_services.cli.operating.operations_work import call_service, print_state
+
+    print_state(call_service(url, lambda client: client.retry_operation(id_)))
 
 
 def purge() -> None:
     """Delete expired operations from the database. Services and workers also do so every hour."""
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import StartError, operation_store, prepare_store
+
     settings = Settings()
 
     async def delete() -> int:
@@ -134,65 +152,3 @@ def purge() -> None:
     except (StartError, OSError, ValueError) as error:
         exit_with_error(str(error))
     out.print(f"deleted {deleted:,} expired operations", highlight=False)
-
-
-def _client(url: str | None) -> Client:
-    try:
-        return Client(url or Settings().url)
-    except (ValueError, ValidationError) as error:
-        exit_with_error(str(error))
-
-
-def _call_service(url: str | None, call: Any) -> Operation:
-    try:
-        with _client(url) as client:
-            operation: Operation = call(client)
-            return operation
-    except AdjudgeError as error:
-        exit_with_error(str(error))
-
-
-def _follow(client: Client, id_: str) -> Operation:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[about]}", markup=False),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("queued", total=None, about="")
-        for operation in client.follow(id_):
-            progress = operation.progress
-            about = f"{operation.usage.judge_calls:,} judge calls"
-            if operation.problem:
-                about += f" · {operation.problem[:100]}"
-            bar.update(task, description=operation.state, completed=progress.done, total=progress.total, about=about)
-    return operation
-
-
-def _end(operation: Operation) -> None:
-    _print_state(operation)
-    if operation.state != "done":
-        raise typer.Exit(1)
-
-
-def _print_state(operation: Operation) -> None:
-    progress = operation.progress
-    message = f"{operation.id}: {operation.state}, {progress.done:,} of {progress.total or 0:,} done"
-    if progress.failed:
-        message += f", {progress.failed:,} failed"
-    if operation.problem:
-        message += f". {operation.problem}"
-    err.print(message, markup=False, highlight=False, soft_wrap=True)
-    if operation.summary is not None:
-        out.print_json(json.dumps(operation.summary))
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        options = json.loads(text)
-    except ValueError as error:
-        exit_with_error(f"--options is not JSON: {error}")
-    if not isinstance(options, dict):
-        exit_with_error('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
-    return options

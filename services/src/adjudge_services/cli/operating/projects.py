@@ -1,52 +1,16 @@
 """`adjudge projects`, `adjudge keys` and `adjudge audit`: manage projects and API keys, and read the audit log."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
-from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, command_line_user, prepare_store
-from judge_server.auth.keys import make_key
-from rubric_store import TenantStore
-from rubric_store.tenants.rows import DEFAULT_PROJECT, TokenUsage
-from trainer_client.wire.problems import field_errors
-from trainer_client.wire.tenants import SCOPES, Limits, Project
-
-Result = TypeVar("Result")
-
-
-def with_tenants(work: Callable[[TenantStore], Coroutine[Any, Any, Result]]) -> Result:
-    """Run `work` on the store of projects; on errors print the message and exit with 1."""
-
-    async def run() -> Result:
-        settings = Settings()
-        await prepare_store(settings)
-        tenants = TenantStore(settings.store_url, actor=command_line_user)
-        try:
-            return await work(tenants)
-        finally:
-            await tenants.close()
-
-    try:
-        return asyncio.run(run())
-    except (StartError, ValueError) as error:
-        exit_with_error(str(error))
-    except LookupError as error:
-        exit_with_error(str(error.args[0]))
-
-
-def format_time(moment: datetime | None) -> str:
-    """A time in UTC to the minute; a dash for None."""
-    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"
-
+from rubric_store.tenants.rows import DEFAULT_PROJECT
+from trainer_client.wire.tenants import SCOPES
 
 WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
 RequestsPerMinuteOption = Annotated[
@@ -68,7 +32,10 @@ def create(
     tokens_total: TokensTotalOption = None,
 ) -> None:
     """Create a project. It sees only its own rubrics, runs and verdicts."""
-    limits = _limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
+    from adjudge_services.cli.operating.projects_work import changed_limits, with_tenants
+    from trainer_client.wire.tenants import Limits
+
+    limits = changed_limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
     project = with_tenants(lambda tenants: tenants.create_project(name, limits))
     out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
@@ -81,12 +48,15 @@ def limits(
     tokens_total: TokensTotalOption = None,
 ) -> None:
     """Change limits of a project; limits that are not given stay. Services apply them within five seconds."""
+    from adjudge_services.cli.operating.projects_work import changed_limits, with_tenants
+    from rubric_store import TenantStore
+    from trainer_client.wire.tenants import Project
 
     async def change(tenants: TenantStore) -> Project:
         found = await tenants.project(name)
         if found is None:
             raise LookupError(f"there is no project {name!r}; list the projects with: adjudge projects list")
-        changed = _limits(found.limits, weight, requests_per_minute, tokens_per_day, tokens_total)
+        changed = changed_limits(found.limits, weight, requests_per_minute, tokens_per_day, tokens_total)
         return await tenants.set_limits(name, changed)
 
     changed = with_tenants(change)
@@ -96,6 +66,10 @@ def limits(
 
 def list_projects(as_json: JsonOption = False) -> None:
     """List projects with their limits and the prompt tokens computed for them, today and in total."""
+    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
+    from rubric_store import TenantStore
+    from rubric_store.tenants.rows import TokenUsage
+    from trainer_client.wire.tenants import Project
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
@@ -135,6 +109,8 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
+    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
+
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit)).entries
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
@@ -151,23 +127,6 @@ def audit(
         out.print("no changes", style="dim")
 
 
-def _limits(
-    before: Limits, weight: str | None, requests: str | None, tokens_per_day: str | None, tokens_total: str | None
-) -> Limits:
-    given = {
-        "weight": weight,
-        "requests_per_minute": requests,
-        "tokens_per_day": tokens_per_day,
-        "tokens_total": tokens_total,
-    }
-    changed = {name: None if text == "none" else text for name, text in given.items() if text is not None}
-    try:
-        return Limits.model_validate({**before.model_dump(), **changed})
-    except ValidationError as error:
-        wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
-        exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
-
-
 def create_key(
     scopes: Annotated[
         list[str] | None, typer.Option("--scope", help=f"What the key permits: {', '.join(SCOPES)}; may be repeated.")
@@ -180,6 +139,9 @@ def create_key(
     ] = None,
 ) -> None:
     """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
+    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
+    from judge_server.auth.keys import make_key
+
     if not scopes:
         exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
@@ -207,6 +169,8 @@ def list_keys(
     as_json: JsonOption = False,
 ) -> None:
     """List keys. Their secrets are not stored and cannot be shown."""
+    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
+
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
     shown = [(key, state) for key in keys if (state := key.state_at(now)) == "usable" or all_]
@@ -225,5 +189,7 @@ def list_keys(
 
 def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `adjudge keys list` shows it.")]) -> None:
     """Revoke a key permanently. Services apply it within five seconds."""
+    from adjudge_services.cli.operating.projects_work import with_tenants
+
     revoked = with_tenants(lambda tenants: tenants.revoke_key(key))
     out.print(f"revoked {revoked.id} of project {revoked.project_id}", highlight=False)

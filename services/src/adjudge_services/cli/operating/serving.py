@@ -14,7 +14,6 @@ import typer
 
 from adjudge_services.cli.lazy import paused_garbage_collection
 from adjudge_services.cli.output import exit_with_error
-from adjudge_services.settings import Settings
 
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")]
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
@@ -31,6 +30,7 @@ def serve(
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import local_judges
+        from adjudge_services.settings import Settings
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
@@ -48,6 +48,7 @@ def api(
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import remote_judges
+        from adjudge_services.settings import Settings
 
     settings = Settings.with_options(host=host, port=port, judges=" ".join(judge) if judge else None)
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
@@ -67,6 +68,7 @@ def judge(
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_app
         from adjudge_services.judge_process import build_judge_app
+        from adjudge_services.settings import Settings
         from judge_server.api.auth import is_loopback
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
@@ -103,6 +105,7 @@ def worker(
     Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
     """
     with paused_garbage_collection():
+        from adjudge_services.settings import Settings
         from adjudge_services.worker import run_worker
 
     settings = Settings.with_options(url=url, worker_port=port)

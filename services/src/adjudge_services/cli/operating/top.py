@@ -4,18 +4,19 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import httpx2
 import typer
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import exit_with_error, format_seconds, out
-from trainer_client.client.calls import socks_support
+
+if TYPE_CHECKING:
+    import httpx2
+
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -29,6 +30,8 @@ class MetricsSnapshot:
     @classmethod
     def read(cls, page: str) -> "MetricsSnapshot":
         """Parse a page of metrics; raises `ValueError` for anything else."""
+        from prometheus_client.parser import text_string_to_metric_families
+
         samples: dict[str, dict[Labels, float]] = {}
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
@@ -170,6 +173,10 @@ def top(
 
     If the service's metrics need a key, set it as ADJUDGE_API_KEY.
     """
+    import httpx2
+
+    from trainer_client.client.calls import socks_support
+
     key = os.environ.get("ADJUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with socks_support():
@@ -186,7 +193,9 @@ def top(
                 return
 
 
-def _follow(client: httpx2.Client, url: str, live: Live, before: MetricsSnapshot, interval: float) -> None:
+def _follow(client: "httpx2.Client", url: str, live: Live, before: MetricsSnapshot, interval: float) -> None:
+    import httpx2
+
     seen = time.monotonic()
     while True:
         _pause(interval)
@@ -204,7 +213,9 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _fetch_or_exit(client: httpx2.Client, url: str) -> MetricsSnapshot:
+def _fetch_or_exit(client: "httpx2.Client", url: str) -> MetricsSnapshot:
+    import httpx2
+
     try:
         return _fetch(client)
     except (httpx2.HTTPError, ValueError) as error:
@@ -212,7 +223,7 @@ def _fetch_or_exit(client: httpx2.Client, url: str) -> MetricsSnapshot:
         exit_with_error(f"{url}/metrics cannot be read: {reason}. Give the service's address: adjudge top URL")
 
 
-def _fetch(client: httpx2.Client) -> MetricsSnapshot:
+def _fetch(client: "httpx2.Client") -> MetricsSnapshot:
     answer = client.get("/metrics")
     answer.raise_for_status()
     return MetricsSnapshot.read(answer.text)
