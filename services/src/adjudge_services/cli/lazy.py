@@ -43,8 +43,12 @@ class _Lazy:
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, named for the help."""
         if self.path is not None and self.callback is None:
+            from adjudge_services.cli.groups import (
+                expand_groups,  # the wire models, which lists of commands do not need
+            )
+
             single = typer.Typer(add_completion=False)
-            single.command()(_reporting_settings(_load(self.path)))
+            single.command()(_reporting_settings(expand_groups(_load(self.path))))
             declared = get_command(single)
             self.callback, self.params = declared.callback, declared.params
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -98,6 +99,17 @@ ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Responses to judge 
 DeadlineOption = Annotated[
     float, typer.Option(help="Seconds that one response may take, including its wait.", rich_help_panel=SERVICE)
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The judge that scores responses, and how many at a time."""
+
+    url: UrlOption = None
+    judge: JudgeOption = None
+    concurrency: ConcurrencyOption = 8
+    deadline_s: DeadlineOption = 3600.0
+
 
 LedgerUrlOption = Annotated[
     str | None,

@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 
 from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, Coefficient, Flag, RequestModel, SafeInt
+from trainer_client.wire.options import Option
 
 ReasoningPart = Literal["strip", "keep", "only"]
 OpeningTag = Literal[
@@ -67,7 +68,7 @@ class JudgingOptions(RequestModel):
     """How the judge is asked.
 
     Attributes:
-        protocol: the judging protocol; defaults to that of the reward mode.
+        protocol: the judging protocol; by default that of the reward mode.
         criteria_per_call: the number of criteria in one judge call. Defaults to all for `checklist`, and to 1 for the
             other protocols. `likert` always asks once about the whole response.
         rationale: have the judge write its reasons before the verdict, and return them.
@@ -103,13 +104,13 @@ class JudgingOptions(RequestModel):
     """
 
     protocol: JudgingProtocol | None = None
-    criteria_per_call: CriteriaPerCall | None = None
+    criteria_per_call: Annotated[CriteriaPerCall | None, Option(metavar="N|all")] = None
     rationale: Flag = False
     votes: SafeInt = Field(default=1, ge=1, le=32)
     temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
     think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
-    prompt_opens: PromptOpens | None = None
+    prompt_opens: Annotated[PromptOpens | None, Option(metavar="TAG")] = None
     truncate: Flag = False
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None

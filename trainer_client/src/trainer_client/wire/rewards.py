@@ -41,6 +41,7 @@ from trainer_client.wire.judging import (
     RankingSchedule,
     ranking_problem,
 )
+from trainer_client.wire.options import Option
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.usage import JudgeInfo, Usage
 
@@ -108,22 +109,23 @@ class RewardOptions(RequestModel):
     """How verdicts become a reward.
 
     Attributes:
-        mode: the formula, see `trainer_client.rewards`.
+        mode: how verdicts become a reward; `trainer_client.rewards` has the formulas.
         kinds: the kinds of criteria that count, as if the rubric had no others. Null for all.
-        format_weight: lambda of the `stepwise` base reward, in [0, 1] (SRaR: 0.1).
+        format_weight: lambda of the `stepwise` base reward, the weight of the format in [0, 1] (SRaR has 0.1).
         gate_fraction: rho, the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
         length_penalty: a penalty on length; needs `tokens` of every response.
         overlong_penalty: a penalty near the generation limit; needs `tokens` of every response.
         truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off. A negative reward stays
             unchanged. Needs `stopped` of every response.
-        use: `verdict` for hard rewards from scores of 0 and 1; `probability` for soft rewards, where the calibrated
-            probability of yes takes the place of the score. In a linear mode, the soft reward is the expectation of
-            the hard one over verdicts drawn with these probabilities. The modes in `NOT_LINEAR` refuse it, except
-            `ranking`, where a comparison then counts as a share of a win.
-        schedule: the pairs of a group that `ranking` compares, each in both orders. `all_pairs`; `swiss`, rounds in
+        use: what of a yes/no verdict enters the reward: `verdict` for hard rewards from scores of 0 and 1;
+            `probability` for soft rewards, where the calibrated probability of yes takes the place of the score. In a
+            linear mode, the soft reward is the expectation of the hard one over verdicts drawn with these
+            probabilities. The modes in `NOT_LINEAR` refuse it, except `ranking`, where a comparison then counts as a
+            share of a win.
+        schedule: the pairs of a group that `ranking` compares, each in both orders: `all_pairs`; `swiss`, rounds in
             which each response meets another of about its own standing; `pivot`, every response against the same one
             of the group, which a hash of the texts picks.
-        rounds: the rounds of a `swiss` schedule. Default: log2 of the number of responses, rounded up.
+        rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -217,17 +219,17 @@ class RewardRequest(RequestModel):
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: Flag = False
-    judge: JudgeName = DEFAULT_JUDGE
+    allow_retired: Annotated[Flag, Option("Service and load")] = False
+    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
-    on_failure: FailurePolicy = "null"
-    uncertain_band: UncertainBand | None = None
-    on_uncertain: UncertainPolicy = "null"
-    dropout: RubricDropout | None = None
-    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
-    priority: Priority = "online"
-    gold: GoldSampling | None = None
+    on_failure: Annotated[FailurePolicy, Option("Reward")] = "null"
+    uncertain_band: Annotated[UncertainBand | None, Option("Reward", metavar="LOW HIGH")] = None
+    on_uncertain: Annotated[UncertainPolicy, Option("Reward")] = "null"
+    dropout: Annotated[RubricDropout | None, Option("Reward")] = None
+    deadline_s: Annotated[BoundedFloat, Option("Service and load")] = Field(default=60.0, gt=0, le=3600)
+    priority: Annotated[Priority, Option("Service and load")] = "online"
+    gold: Annotated[GoldSampling | None, Option("Service and load")] = None
     groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property

@@ -29,6 +29,7 @@ from trainer_client.wire.judging import (
     ReasoningPart,
     TemplateName,
 )
+from trainer_client.wire.options import Option
 from trainer_client.wire.rewards import Failure, PinnedRubric, UncertainBand, Verdict, why_no_probability
 from trainer_client.wire.usage import JudgeInfo, Usage
 
@@ -47,13 +48,13 @@ class VerdictRequest(RequestModel):
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: Flag = False
-    judge: JudgeName = DEFAULT_JUDGE
+    allow_retired: Annotated[Flag, Option("Service and load")] = False
+    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
-    uncertain_band: UncertainBand | None = None
-    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
-    priority: Priority = "online"
-    fresh: Flag = False
+    uncertain_band: Annotated[UncertainBand | None, Option("Reward", metavar="LOW HIGH")] = None
+    deadline_s: Annotated[BoundedFloat, Option("Service and load")] = Field(default=60.0, gt=0, le=3600)
+    priority: Annotated[Priority, Option("Service and load")] = "online"
+    fresh: Annotated[Flag, Option("Service and load")] = False
     groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property
@@ -148,7 +149,7 @@ class ComparisonOptions(RequestModel):
     rationale: Flag = False
     think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
-    prompt_opens: PromptOpens | None = None
+    prompt_opens: Annotated[PromptOpens | None, Option(metavar="TAG")] = None
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
 
@@ -168,12 +169,12 @@ class ComparisonRequest(RequestModel):
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: Flag = False
-    judge: JudgeName = DEFAULT_JUDGE
+    allow_retired: Annotated[Flag, Option("Service and load")] = False
+    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
     judging: ComparisonOptions = ComparisonOptions()
-    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
-    priority: Priority = "online"
+    deadline_s: Annotated[BoundedFloat, Option("Service and load")] = Field(default=60.0, gt=0, le=3600)
+    priority: Annotated[Priority, Option("Service and load")] = "online"
     pairs: RequestList[Pair] = Field(min_length=1, max_length=4096)
 
 

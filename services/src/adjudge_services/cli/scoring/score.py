@@ -6,42 +6,27 @@
 import asyncio
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    JUDGING,
-    ON_FAILURE,
-    ON_UNCERTAIN,
     OUTPUT,
-    REWARD,
-    USE,
     ColumnOption,
-    ConcurrencyOption,
-    CriteriaPerCallOption,
-    DeadlineOption,
-    JudgeOption,
-    ModeOption,
     RubricOption,
-    UncertainBandOption,
-    UrlOption,
-    VotesOption,
+    Service,
     copy_input,
     input_argument,
 )
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from trainer_client.wire import (
-    FailurePolicy,
-    JudgingProtocol,
-    RankingSchedule,
-    ReasoningPart,
-    UncertainPolicy,
-    VerdictUse,
+    RewardOptions,
+    RewardRequest,
 )
-from trainer_client.wire.judging import StepRule
 
 
 def score(
@@ -53,65 +38,9 @@ def score(
             callback=copy_input,
         ),
     ],
+    *,
     rubric: RubricOption = None,
-    mode: ModeOption = "weighted_mean",
-    protocol: Annotated[
-        JudgingProtocol | None,
-        typer.Option(help="Judging protocol; by default the mode's own.", rich_help_panel=JUDGING),
-    ] = None,
-    use: Annotated[VerdictUse, USE] = "verdict",
-    schedule: Annotated[
-        RankingSchedule | None,
-        typer.Option(help="Pairs that mode ranking compares; by default all.", rich_help_panel=REWARD),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rounds of a swiss schedule; by default log2 of the group.", rich_help_panel=REWARD),
-    ] = None,
-    on_failure: Annotated[FailurePolicy, ON_FAILURE] = "null",
-    uncertain_band: UncertainBandOption = None,
-    on_uncertain: Annotated[UncertainPolicy, ON_UNCERTAIN] = "null",
-    criteria_per_call: CriteriaPerCallOption = None,
-    rationale: Annotated[
-        bool,
-        typer.Option(
-            "--rationale", help="Have the judge write its reasons before each verdict.", rich_help_panel=JUDGING
-        ),
-    ] = False,
-    votes: VotesOption = 1,
-    think_tokens: Annotated[
-        int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.", rich_help_panel=JUDGING)
-    ] = 0,
-    reasoning: Annotated[
-        ReasoningPart,
-        typer.Option(help="How much of a response's own thinking the judge sees.", rich_help_panel=JUDGING),
-    ] = "strip",
-    prompt_opens: Annotated[
-        str | None,
-        typer.Option(
-            help="Tag of the thinking block that the policy's chat template opens, as <think>, or none.",
-            rich_help_panel=JUDGING,
-        ),
-    ] = None,
-    steps: Annotated[
-        StepRule, typer.Option(help="What the steps of a response are.", rich_help_panel=JUDGING)
-    ] = "headings",
-    grounding_characters: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.", rich_help_panel=JUDGING),
-    ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.", rich_help_panel=JUDGING),
-    ] = None,
-    truncate: Annotated[
-        bool,
-        typer.Option(
-            "--truncate",
-            help="Cut the middle out of over-long responses instead of rejecting them.",
-            rich_help_panel=JUDGING,
-        ),
-    ] = False,
+    options: Annotated[Mapping[str, Any], FromRequest(RewardRequest, without=("judge", "deadline_s"))],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write rewards here, as JSONL or Parquet.", rich_help_panel=OUTPUT),
@@ -130,10 +59,7 @@ def score(
         ),
     ] = None,
     column: ColumnOption = None,
-    url: UrlOption = None,
-    judge: JudgeOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    service: Service,
 ) -> None:
     """Score every response in a file.
 
@@ -143,7 +69,7 @@ def score(
     """
     from adjudge_services.cli.judge_choice import choose_judge
     from adjudge_services.cli.scoring.score_file import ScoredRows, read_rubric_argument
-    from adjudge_services.cli.scoring.score_work import per_call, position_bias, rewards_table, score_rows, summarise
+    from adjudge_services.cli.scoring.score_work import position_bias, rewards_table, score_rows, summarise
     from adjudge_services.settings import Settings
     from adjudge_services.store import StartError
     from judge_server.row_files import RowFile, parse_columns
@@ -154,33 +80,17 @@ def score(
     settings = Settings()
     started = time.monotonic()
     try:
-        chosen = choose_judge(judge, url, settings)
+        chosen = choose_judge(service.judge, service.url, settings)
         rows = RowFile(file, limit, columns=parse_columns(column))
-        options = {
+        request: dict[str, object] = {
+            "mode": RewardOptions().mode,
+            **options,
             "rubric": read_rubric_argument(rubric) if rubric else None,
-            "mode": mode,
-            "protocol": protocol,
-            "use": None if use == "verdict" else use,
-            "schedule": schedule,
-            "rounds": rounds,
-            "on_failure": on_failure,
-            "uncertain_band": uncertain_band,
-            "on_uncertain": None if on_uncertain == "null" else on_uncertain,
-            "criteria_per_call": per_call(criteria_per_call),
-            "rationale": rationale,
-            "votes": votes,
-            "think_tokens": think_tokens,
-            "reasoning": reasoning,
-            "prompt_opens": prompt_opens,
-            "steps": None if steps == "headings" else steps,
-            "grounding_characters": grounding_characters,
-            "template": template,
-            "truncate": truncate,
-            "deadline_s": deadline_s,
+            "deadline_s": service.deadline_s,
             "judge": chosen.name,
         }
         with ScoredRows(output, print_rows=output is None and not show_table, keep=show_table) as results:
-            asyncio.run(score_rows(chosen, run, rows, options, concurrency, results))
+            asyncio.run(score_rows(chosen, run, rows, request, service.concurrency, results))
     except (StartError, FormatError, AdjudgeError, OSError, ValueError) as error:
         exit_with_error(str(error))
     if not results.lines:
@@ -188,7 +98,7 @@ def score(
     if results.unreachable is not None and not results.responses:
         exit_with_error(str(results.unreachable))
     if show_table and results.kept:
-        title = " · ".join(part for part in (Path(file).name, mode, results.judge) if part)
+        title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
         out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
         out.print(rewards_table(results.kept))
         if (bias := position_bias(results.kept)) is not None:
@@ -203,6 +113,7 @@ def filter_easy(
         Path,
         input_argument("JSONL with a question per line: prompt, reference_answer, and responses of the base policy."),
     ],
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the kept lines, unchanged.")],
     easy_threshold: Annotated[
         float,
@@ -212,10 +123,7 @@ def filter_easy(
         int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
     ] = 8_000,
     scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
-    url: UrlOption = None,
-    judge: JudgeOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    service: Service,
 ) -> None:
     """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.
 
@@ -244,9 +152,9 @@ def filter_easy(
     lines = [line for line in read if isinstance(line, GroupLine)]
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
     try:
-        chosen = choose_judge(judge, url, Settings())
-        options = {"mode": "likert", "deadline_s": deadline_s, "judge": chosen.name}
-        scored = asyncio.run(rate_lines(chosen, rated, options, concurrency)) if rated else ScoredFile()
+        chosen = choose_judge(service.judge, service.url, Settings())
+        options = {"mode": "likert", "deadline_s": service.deadline_s, "judge": chosen.name}
+        scored = asyncio.run(rate_lines(chosen, rated, options, service.concurrency)) if rated else ScoredFile()
         filtered = classify_lines(lines, rated, scored, easy_threshold)
         write_kept(file, output, scores, filtered)
     except (StartError, AdjudgeError, OSError, ValueError) as error:

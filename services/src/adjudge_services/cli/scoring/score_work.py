@@ -120,11 +120,6 @@ def _steps(response: ResponseReward) -> Text:
 _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
 
 
-def per_call(text: str | None) -> int | str | None:
-    """Read `--criteria-per-call`: a number, or a word."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else text
-
-
 async def score_rows(
     judge: ChosenJudge,
     run: str | None,

@@ -1,0 +1,154 @@
+"""Parameters of a command that stand for several options, so that each option is declared once.
+
+- A parameter marked with `FromRequest` takes the options of a request, made from the fields of its wire model: their
+  types, bounds, choices and defaults, and the first sentence of their descriptions.
+- A parameter whose type is a dataclass takes an option for each of its fields, which several commands share.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from adjudge_services.cli.options import JUDGING, REWARD
+from trainer_client.wire.base import DocumentedModel
+from trainer_client.wire.options import RequestOption, request_options
+
+_PANELS = {"judging": JUDGING, "reward": REWARD}
+"""The panels of options by the part of the request that they are in."""
+
+
+@dataclass(frozen=True)
+class FromRequest:
+    """Marks a parameter that takes options of a request: a mapping by name.
+
+    An option that is not given, or given as its default, is not sent: the service's default holds.
+
+    Attributes:
+        request: the request.
+        only: the names of the options to offer; by default all.
+        without: those to leave out.
+        repeated: offer each several times; the mapping then has lists.
+    """
+
+    request: type[DocumentedModel]
+    only: Collection[str] | None = None
+    without: Collection[str] = ()
+    repeated: bool = False
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """The parameters of the options, in the order of the request's fields."""
+        for name, option in request_options(self.request).items():
+            if name not in self.without and (self.only is None or name in self.only):
+                yield _parameter(option, repeated=self.repeated)
+
+
+def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function whose parameters are single options, which calls the given one with its groups."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[list[str], Callable[[dict[str, Any]], Any]]] = {}
+    for one in inspect.signature(function, eval_str=True).parameters.values():
+        mark = next((each for each in get_args(one.annotation)[1:] if isinstance(each, FromRequest)), None)
+        make: Callable[[dict[str, Any]], Any]
+        if mark is not None:
+            own = list(mark.parameters())
+            make = _without_defaults({each.name: each.default for each in own})
+        elif isinstance(one.annotation, type) and is_dataclass(one.annotation):
+            group = one.annotation
+            own = [_keyword(field.name, field.type, field.default) for field in fields(group)]
+            make = _from_keywords(group)
+        else:
+            parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[one.name] = [each.name for each in own], make
+        parameters += own
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        made = {name: make({each: given.pop(each) for each in own}) for name, (own, make) in groups.items()}
+        function(**given, **made)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _without_defaults(defaults: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: {name: value for name, value in given.items() if value != defaults[name]}
+
+
+def _from_keywords(group: type[Any]) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: group(**given)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _parameter(option: RequestOption, *, repeated: bool) -> inspect.Parameter:
+    """Return the parameter of an option of a request."""
+    forms = list(_forms(option.schema))
+    kinds = {form.get("type", "string") for form in forms}
+    metavar, default = option.mark.metavar, option.schema.get("default")
+    several = repeated
+    name, help = f"--{option.name.replace('_', '-')}", option.sentence
+    given: dict[str, Any] = {}
+    type_: Any = str
+    if kinds == {"array"} and "prefixItems" in forms[0]:
+        type_ = tuple[tuple(float for _ in forms[0]["prefixItems"])]  # type: ignore[misc]
+    elif kinds == {"array"}:
+        forms, several = [forms[0]["items"]], True
+    elif kinds == {"boolean"}:
+        type_ = bool
+        name += "" if default is False and not repeated else f"/--no-{name[2:]}"
+    elif kinds <= {"integer", "number"}:
+        type_ = int if kinds == {"integer"} else float
+        given = {"min": forms[0].get("minimum"), "max": forms[0].get("maximum")}
+    elif kinds == {"object"}:
+        given, metavar, help = {"parser": _json}, metavar or "JSON", f"{help} As JSON."
+    elif "integer" in kinds:
+        given = {"parser": _number_or_word}
+    choices = [choice for form in forms for choice in form.get("enum", ())]
+    if choices and several:
+        metavar, help = metavar or "CHOICE", f"{help} One of {', '.join(choices[:-1])} or {choices[-1]}."
+        given = {"callback": _only(choices)}
+    elif choices and metavar is None:
+        type_ = Literal[tuple(choices)]
+    if several:
+        type_, help = list[type_], f"{help} Repeat it for several."
+    panel = option.mark.panel or _PANELS[option.part]
+    shown = typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, **given)
+    return _keyword(option.name, Annotated[type_ | None, shown], None if repeated else default)
+
+
+def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what a value may be, apart from null."""
+    forms = schema.get("anyOf") or schema.get("oneOf")
+    if forms is None:
+        yield from () if schema.get("type") == "null" else (schema,)
+    for form in forms or ():
+        yield from _forms(form)
+
+
+def _only(choices: Sequence[str]) -> Callable[[list[str] | None], list[str] | None]:
+    def check(given: list[str] | None) -> list[str] | None:
+        for one in given or ():
+            if one not in choices:
+                raise typer.BadParameter(f"{one!r} is not one of {', '.join(choices)}")
+        return given
+
+    return check
+
+
+def _number_or_word(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"this is not JSON: {error}") from None
