@@ -114,4 +114,4 @@ def test_one_contender_or_an_unknown_protocol_is_refused(labelled: str) -> None:
     assert "a bake-off needs two" in " ".join(alone.stderr.split())
     unknown = run(labelled, "--judge", "scripted://hash", "--protocol", "binry", "--protocol", "binary")
     assert unknown.exit_code == 2
-    assert "'binry' is not a protocol" in " ".join(unknown.stderr.replace("│", " ").split())
+    assert "'binry' is not one of binary" in " ".join(unknown.stderr.replace("│", " ").split())

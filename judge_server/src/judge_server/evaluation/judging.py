@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 from judge_server.evaluation.labelled import Example, LabelledPair, LabelledResponse, without_unlabelled
 from trainer_client import AsyncClient
 from trainer_client.errors import InvalidRequest
-from trainer_client.wire import Comparison, JudgeInfo, RubricContent, Usage, Verdict
+from trainer_client.wire import Comparison, ComparisonRequest, JudgeInfo, RubricContent, Usage, Verdict
+from trainer_client.wire.options import request_options
 
 Variant: TypeAlias = Literal["", "order", "paraphrase", "length"]
 """How an example was changed before it was judged; '' if it was not."""
@@ -228,7 +229,7 @@ def _request(example: Example, variant: Variant, choice: JudgeChoice) -> tuple[d
     else:
         pair = {"id": "example", "prompt": example.prompt, "a": example.a, "b": example.b}
         pair |= {n: getattr(example, n) for n in ("grounding", "reference_answer") if getattr(example, n) is not None}
-        own = {n: v for n, v in choice.options.items() if n in ("rationale", "think_tokens", "reasoning", "template")}
+        own = {n: v for n, v in choice.options.items() if n in request_options(ComparisonRequest)}
         request = {"pairs": [pair], "judge": choice.judge, **own}
     return request, hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 

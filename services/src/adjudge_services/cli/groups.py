@@ -30,12 +30,14 @@ class FromRequest:
 
     Attributes:
         request: the request.
+        part: offer only the options of this part of the request, such as `judging`.
         only: the names of the options to offer; by default all.
         without: those to leave out.
         repeated: offer each several times; the mapping then has lists.
     """
 
     request: type[DocumentedModel]
+    part: str | None = None
     only: Collection[str] | None = None
     without: Collection[str] = ()
     repeated: bool = False
@@ -43,7 +45,8 @@ class FromRequest:
     def parameters(self) -> Iterator[inspect.Parameter]:
         """The parameters of the options, in the order of the request's fields."""
         for name, option in request_options(self.request).items():
-            if name not in self.without and (self.only is None or name in self.only):
+            wanted = self.part in (None, option.part) and (self.only is None or name in self.only)
+            if wanted and name not in self.without:
                 yield _parameter(option, repeated=self.repeated)
 
 

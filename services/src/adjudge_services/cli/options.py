@@ -191,3 +191,38 @@ HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plo
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Where judges are asked about labelled data, and how many examples at a time."""
+
+    fresh: FreshOption = False
+    url: JudgeServiceOption = None
+    concurrency: ConcurrencyOption = 4
+    deadline_s: DeadlineOption = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a labelled data set that are used."""
+
+    column: ColumnOption = None
+    limit: ExampleLimitOption = None
+    longest: LongestOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRows(Rows):
+    """The rows of a labelled data set that a judge is measured on."""
+
+    labels: LabelsOption = None
+    half: HalfOption = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a report is written."""
+
+    html: HtmlOption = None
+    as_json: JsonOption = False

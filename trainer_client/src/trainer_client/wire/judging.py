@@ -68,7 +68,7 @@ class JudgingOptions(RequestModel):
     """How the judge is asked.
 
     Attributes:
-        protocol: the judging protocol; by default that of the reward mode.
+        protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
         criteria_per_call: the number of criteria in one judge call. Defaults to all for `checklist`, and to 1 for the
             other protocols. `likert` always asks once about the whole response.
         rationale: have the judge write its reasons before the verdict, and return them.

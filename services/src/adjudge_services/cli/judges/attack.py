@@ -1,27 +1,26 @@
 """`adjudge attack`: how many false accepts attacks on a judge bring, with and without each defence."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    ConcurrencyOption,
-    DeadlineOption,
-    FreshOption,
-    HtmlOption,
-    JsonOption,
+    Asking,
     JudgeOption,
-    JudgeServiceOption,
     LongestOption,
-    TemplateOption,
+    Report,
 )
 from adjudge_services.cli.output import err, exit_with_error
+from trainer_client.wire import VerdictRequest
 
 
 def attack(
     judges: Annotated[list[str] | None, typer.Argument(help="The judge, as for --judge.", hidden=True)] = None,
+    *,
     judge: JudgeOption = None,
     rubric: Annotated[
         Path | None,
@@ -38,17 +37,16 @@ def attack(
     ] = None,
     targets: Annotated[int, typer.Option(min=1, help="Responses on which each attack is made.")] = 1,
     longest: LongestOption = None,
-    template: TemplateOption = None,
+    options: Annotated[
+        Mapping[str, Any],
+        FromRequest(VerdictRequest, part="judging", without=("protocol", "steps", "defences", "on_decoy")),
+    ],
     most_added: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Largest share of false accepts that attacks may add; else exit with 1."),
     ] = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    report: Report,
+    asking: Asking,
 ) -> None:
     """Attack a judge: how many false accepts do attacks add, and which defences help?
 
@@ -71,22 +69,12 @@ def attack(
         plan = plan_attacks(responses, read_corpus(), limit, targets)
     except (DatasetError, FormatError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
-    contenders = defence_contenders(judge, template, each_defence=each_defence)
-    answered = asyncio.run(
-        judge_contenders(
-            contenders,
-            plan.examples,
-            url=url,
-            fresh=fresh,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
-            share_verdicts=True,
-        )
-    )
-    report = AttackReport(
+    contenders = defence_contenders(judge, options, each_defence=each_defence)
+    answered = asyncio.run(judge_contenders(contenders, plan.examples, asking, share_verdicts=True))
+    found = AttackReport(
         tuple([measure_attacks(plan, one.name, own) for one, own in zip(contenders, answered, strict=True)])
     )
-    served = report.results[0]
+    served = found.results[0]
     heading = {
         "judge": served.model or judge,
         "fingerprint": served.fingerprint,
@@ -97,13 +85,12 @@ def attack(
     }
     write_report(
         heading,
-        report.as_json(),
-        as_json=as_json,
-        show=lambda: show_attacks(report, heading),
-        html=html,
-        page=lambda: report.page(heading),
+        found.as_json(),
+        report,
+        show=lambda: show_attacks(found, heading),
+        page=lambda: found.page(heading),
     )
-    if any(one.problem or one.refused or (one.kinds and one.overall.failed) for one in report.results):
+    if any(one.problem or one.refused or (one.kinds and one.overall.failed) for one in found.results):
         raise typer.Exit(1)
     if most_added is not None and not served.overall.added.high <= most_added:
         err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}", highlight=False)

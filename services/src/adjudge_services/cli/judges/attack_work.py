@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from adjudge_services.cli.judges.evaluate_work import judging_options, load_examples
+from adjudge_services.cli.options import Rows
 from adjudge_services.cli.output import out, print_metrics
 from adjudge_services.cli.scoring.score_file import read_rubric_argument
 from trainer_client.wire import RubricContent
@@ -34,18 +35,18 @@ def attacked_responses(data: str | None, rubric: Path | None, longest: int | Non
     if data is None:
         found = read_tasks()
     else:
-        found = [one for one in load_examples(data, "all", None, longest)[1] if isinstance(one, LabelledResponse)]
+        found = [one for one in load_examples(data, Rows(longest=longest))[1] if isinstance(one, LabelledResponse)]
     if rubric is None:
         return found
     content = RubricContent.model_validate(read_rubric_argument(str(rubric)))
     return under_rubric(found, content.criteria)
 
 
-def defence_contenders(judge: str, template: str | None, *, each_defence: bool) -> "list[Contender]":
+def defence_contenders(judge: str, asked: Mapping[str, Any], *, each_defence: bool) -> "list[Contender]":
     """The sets of defences to compare."""
     from judge_server.evaluation.bakeoff import Contender
 
-    options = judging_options(template=template)
+    options = judging_options(asked)
     sets: dict[str, dict[str, Any]] = {AS_SERVED: {}}
     if each_defence:
         sets |= {"fences alone": {"defences": []}}

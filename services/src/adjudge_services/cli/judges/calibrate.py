@@ -6,38 +6,35 @@
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    ColumnOption,
-    ConcurrencyOption,
+    Asking,
     DataArgument,
     DatasetArgument,
-    DeadlineOption,
-    ExampleLimitOption,
-    FreshOption,
-    HtmlOption,
     JsonOption,
     JudgeOption,
-    JudgeServiceOption,
-    LongestOption,
     ProtocolOption,
-    RationaleOption,
-    TemplateOption,
+    Report,
+    Rows,
 )
 from adjudge_services.cli.output import err, exit_with_error, file_name, out
+from trainer_client.wire import VerdictRequest
 
 
 def calibrate(
     data: DataArgument,
+    *,
     name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
     judge: JudgeOption = None,
-    column: ColumnOption = None,
+    rows: Rows,
     method: Annotated[
         Literal["auto", "temperature", "platt", "beta", "isotonic"],
         typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
@@ -49,16 +46,10 @@ def calibrate(
         tuple[float, float] | None,
         typer.Option(metavar="LOW HIGH", help="Calibrated probabilities between which verdicts are uncertain."),
     ] = None,
-    limit: ExampleLimitOption = None,
-    longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: RationaleOption = False,
-    template: TemplateOption = None,
+    options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, only=("rationale", "template"))],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    asking: Asking,
 ) -> None:
     """Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.
 
@@ -84,13 +75,11 @@ def calibrate(
     from trainer_client import AdjudgeError
     from trainer_client.wire import JudgingOptions
 
-    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    asked = judging_options({"protocol": protocol, **options})
     try:
         judge, dataset = judge_and_dataset(judge, data)
-        _, responses = read_responses(dataset, limit, longest, column, fitting=True)
-        judgements = judge_dataset(
-            judge, responses, options, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s
-        )
+        _, responses = read_responses(dataset, rows, fitting=True)
+        judgements = judge_dataset(judge, responses, asked, asking)
         accepted = [one for one in judgements if one.uncalibrated]
         if not accepted and any(one.fingerprint for one in judgements):
             raise ValueError("a cascade or panel has no calibration of its own; calibrate the judges it is made of")
@@ -112,7 +101,7 @@ def calibrate(
         exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
     if dry_run:
         return
-    config = JudgingConfig.of(JudgingOptions.model_validate(options), protocol)
+    config = JudgingConfig.of(JudgingOptions.model_validate(asked), protocol)
     measured_on: dict[str, dict[str, float]] = {
         figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()
     }
@@ -192,22 +181,16 @@ def cascade(
     small: MemberArgument,
     large: MemberArgument,
     dataset: DatasetArgument,
-    column: ColumnOption = None,
+    *,
+    rows: Rows,
     error: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Wanted rate of verdicts that differ from the large judge's.")
     ] = 0.05,
     name: NameOption = None,
-    limit: ExampleLimitOption = None,
-    longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: RationaleOption = False,
-    template: TemplateOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, only=("rationale", "template"))],
+    report: Report,
+    asking: Asking,
 ) -> None:
     """Fit the band in which a cascade asks its large judge, and show its agreement against its cost.
 
@@ -241,12 +224,12 @@ def cascade(
     )
     from trainer_client import AdjudgeError
 
-    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    asked = judging_options({"protocol": protocol, **options})
     band, why = None, ""
     try:
-        labelled_by, responses = read_responses(dataset, limit, longest, column, fitting=name is not None)
+        labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
         of_small, of_large = (
-            judge_member(judge, member, responses, options, url, fresh, concurrency, deadline_s)
+            judge_member(judge, member, responses, asked, asking)
             for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
         )
         pairs = pair_verdicts(of_small, of_large)
@@ -270,10 +253,10 @@ def cascade(
         "fitted on": f"{len(fit):,} verdicts, for at most {error:.1%} changed verdicts",
         "measured on": f"{len(held):,} verdicts of {len({one.small.row for one in held}):,} other rows",
     }
-    if html is not None:
-        html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
-        err.print(f"wrote {html}", highlight=False)
-    if as_json:
+    if report.html is not None:
+        report.html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
+        err.print(f"wrote {report.html}", highlight=False)
+    if report.as_json:
         sys.stdout.write(
             json.dumps(heading | {"points": points_json(points), "fitted": points_json([chosen] if chosen else [])})
         )
@@ -293,7 +276,7 @@ def cascade(
         {
             "kind": "band",
             **judges_of([of_small, of_large]),
-            "config": judging_config(options, protocol),
+            "config": judging_config(asked, protocol),
             "low": band.low,
             "high": band.high,
             "error": error,
@@ -307,24 +290,19 @@ def cascade(
 
 def panel(
     dataset: DatasetArgument,
+    *,
     judge: Annotated[
         list[str], typer.Option(help="Repeat: an engine URL, or the name of a judge of the service at --url.")
     ],
-    column: ColumnOption = None,
+    rows: Rows,
     name: NameOption = None,
     without_labels: Annotated[
         bool, typer.Option("--without-labels", help="Fit on the verdicts alone; labels only measure.")
     ] = False,
-    limit: ExampleLimitOption = None,
-    longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: RationaleOption = False,
-    template: TemplateOption = None,
+    options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, only=("rationale", "template"))],
     as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    asking: Asking,
 ) -> None:
     """Fit the error rates of a panel's judges by Dawid and Skene's model, and compare ways of combining them.
 
@@ -348,15 +326,12 @@ def panel(
     from judge_server.fitting.cascades import digest_of_verdicts, fit_dawid_skene, measure_panel, panel_items
     from trainer_client import AdjudgeError
 
-    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    asked = judging_options({"protocol": protocol, **options})
     try:
         if len(judge) < 2:
             raise ValueError("a panel has at least two judges; repeat --judge")
-        labelled_by, responses = read_responses(dataset, limit, longest, column, fitting=name is not None)
-        answered = [
-            judge_member(one, f"judge-{n}", responses, options, url, fresh, concurrency, deadline_s)
-            for n, one in enumerate(judge, 1)
-        ]
+        labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
+        answered = [judge_member(one, f"judge-{n}", responses, asked, asking) for n, one in enumerate(judge, 1)]
         items = panel_items(answered)
         fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
         if not held:
@@ -382,7 +357,7 @@ def panel(
         {
             "kind": "dawid-skene",
             **judges_of(answered),
-            "config": judging_config(options, protocol),
+            "config": judging_config(asked, protocol),
             **asdict(fitted.model),
             "labels": 0 if without_labels else len(fit),
             "fitted_on": digest_of_verdicts([[one.verdicts[place] for one in fit] for place in range(len(judge))]),

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.judges.evaluate_work import judge_dataset, load_examples
+from adjudge_services.cli.options import Asking, Rows
 from adjudge_services.cli.output import exit_with_error, out, print_metrics
 from adjudge_services.judges import references_by_judge
 from adjudge_services.settings import Settings
@@ -120,13 +121,11 @@ def panel_arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
     return votes, np.array([int(item.met) for item in items], dtype=np.int8) if with_labels else None
 
 
-def read_responses(
-    dataset: str, limit: int | None, longest: int | None, columns: list[str] | None, *, fitting: bool
-) -> "tuple[str, list[LabelledResponse]]":
+def read_responses(dataset: str, rows: Rows, *, fitting: bool) -> "tuple[str, list[LabelledResponse]]":
     """Read the labelled responses of a data set; return who labelled them, too."""
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse
 
-    labelled_by, examples = load_examples(dataset, "all", limit, longest, None, columns, fitting=fitting)
+    labelled_by, examples = load_examples(dataset, rows, fitting=fitting)
     responses = [one for one in examples if isinstance(one, LabelledResponse)]
     if not responses:
         raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")
@@ -138,10 +137,7 @@ def judge_member(
     member: str,
     responses: "Sequence[LabelledResponse]",
     options: Mapping[str, Any],
-    url: str | None,
-    fresh: bool,
-    concurrency: int,
-    deadline_s: float,
+    asking: Asking,
 ) -> "list[Judgement]":
     """Judge with one member; an engine gets the calibrations that ADJUDGE_CALIBRATIONS has under the member's name."""
     calibration = None
@@ -151,10 +147,7 @@ def judge_member(
         judge,
         responses,
         options,
-        url=url,
-        fresh=fresh,
-        concurrency=concurrency,
-        deadline_s=deadline_s,
+        asking,
         calibration=calibration,
     )
 

@@ -1,86 +1,41 @@
 """`adjudge bakeoff` and `adjudge judges compare`: judges on one labelled data set, or on the responses of one run."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    JUDGING,
-    ColumnOption,
-    ConcurrencyOption,
+    Asking,
     DatasetArgument,
-    DeadlineOption,
-    ExampleLimitOption,
-    FreshOption,
-    HalfOption,
-    HtmlOption,
     JsonOption,
-    JudgeServiceOption,
-    LabelsOption,
-    LongestOption,
+    MeasuredRows,
+    Report,
 )
 from adjudge_services.cli.output import exit_with_error, file_name
 from rubric_store.tenants.rows import DEFAULT_PROJECT
-
-
-def _known_protocols(given: list[str] | None) -> list[str] | None:
-    from trainer_client.wire import JudgingProtocol
-
-    known: tuple[str, ...] = get_args(JudgingProtocol)
-    for name in given or ():
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is not a protocol; write one of {', '.join(known)}")
-    return given
+from trainer_client.wire import VerdictRequest
 
 
 def bakeoff(
     dataset: DatasetArgument,
+    *,
     judge: Annotated[
         list[str], typer.Option(help="An engine URL, or the name of a judge of the service at --url; repeat it.")
     ],
-    column: ColumnOption = None,
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Judging protocol, by default binary; repeat it.", callback=_known_protocols, rich_help_panel=JUDGING
-        ),
-    ] = None,
-    criteria_per_call: Annotated[
-        list[str] | None,
-        typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all", rich_help_panel=JUDGING),
-    ] = None,
-    rationale: Annotated[
-        list[bool] | None,
-        typer.Option(
-            "--rationale/--no-rationale",
-            help="Reasons before the verdict; give both to compare.",
-            rich_help_panel=JUDGING,
-        ),
-    ] = None,
-    votes: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.", rich_help_panel=JUDGING),
-    ] = None,
-    template: Annotated[
-        list[str] | None,
-        typer.Option(help="A set of prompt templates, or default; repeat it.", rich_help_panel=JUDGING),
-    ] = None,
+    rows: MeasuredRows,
+    axes: Annotated[
+        Mapping[str, Any], FromRequest(VerdictRequest, part="judging", without=("defences",), repeated=True)
+    ],
     cost: Annotated[
         Literal["seconds", "tokens_computed", "tokens_written", "calls"],
         typer.Option(help="The cost of a judgement that the front weighs against quality."),
     ] = "seconds",
-    labels: LabelsOption = None,
-    half: HalfOption = "all",
-    limit: ExampleLimitOption = None,
-    longest: LongestOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    report: Report,
+    asking: Asking,
 ) -> None:
     """Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?
 
@@ -96,14 +51,7 @@ def bakeoff(
     from trainer_client import AdjudgeError
 
     try:
-        contenders = combinations(
-            judge=judge,
-            protocol=protocol,
-            criteria_per_call=criteria_per_call,
-            rationale=rationale,
-            votes=votes,
-            template=template,
-        )
+        contenders = combinations(judge, axes)
     except ValueError as error:
         exit_with_error(str(error))
     if len(contenders) < 2:
@@ -112,15 +60,13 @@ def bakeoff(
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
     try:
-        labelled_by, examples = load_examples(dataset, half, limit, longest, labels, column)
+        labelled_by, examples = load_examples(dataset, rows)
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
-    answered = asyncio.run(
-        judge_contenders(contenders, examples, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s)
-    )
+    answered = asyncio.run(judge_contenders(contenders, examples, asking))
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
-        "data set": f"{file_name(Path(dataset))}{'' if half == 'all' else f', half {half}'}",
+        "data set": f"{file_name(Path(dataset))}{'' if rows.half == 'all' else f', half {rows.half}'}",
         "labels by": labelled_by,
         "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
         "measured": measured_now(),
@@ -128,9 +74,8 @@ def bakeoff(
     write_report(
         heading,
         found.as_json(),
-        as_json=as_json,
+        report,
         show=lambda: show_bakeoff(found, heading),
-        html=html,
         page=lambda: bakeoff_html(found, heading),
     )
     if any(one.problem or one.failed or one.refused for one in found.results):
@@ -142,6 +87,7 @@ def compare(
     b: Annotated[
         str, typer.Argument(help="The judge of tomorrow; may be the same with another template.", metavar="B")
     ],
+    *,
     on: Annotated[str, typer.Option(help="The run whose responses are judged again: run:NAME.", metavar="run:NAME")],
     sample: Annotated[int, typer.Option(min=1, help="Judge at most N groups, the run's first.")] = 50,
     a_template: Annotated[str | None, typer.Option(help="Prompt templates of A.")] = None,
@@ -153,10 +99,7 @@ def compare(
     ] = 0.05,
     as_json: JsonOption = False,
     project: Annotated[str, typer.Option(help="The project of the run.")] = DEFAULT_PROJECT,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    asking: Asking,
 ) -> None:
     """Judge a sample of a run under two judges, and show how rewards and advantages move.
 
@@ -180,16 +123,13 @@ def compare(
         protocol = groups[0].protocol
         sides = []
         for judge, template, calibration in ((a, a_template, a_calibration), (b, b_template, b_calibration)):
-            options = judging_options(protocol=protocol, template=template)
+            options = judging_options({"protocol": protocol, "template": template})
             sides.append(
                 judge_dataset(
                     judge,
                     responses,
                     options,
-                    url=url,
-                    fresh=fresh,
-                    concurrency=concurrency,
-                    deadline_s=deadline_s,
+                    asking,
                     calibration=calibration,
                 )
             )
@@ -200,7 +140,7 @@ def compare(
     write_report(
         {"run": run, "a": names[0], "b": names[1]},
         found.as_json(),
-        as_json=as_json,
+        Report(as_json=as_json),
         show=lambda: show_comparison(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}", most_flipped),
     )
     if found.exceeds(most_flipped):

@@ -10,6 +10,8 @@ from rich.markup import escape
 from adjudge_services.cli.judge_choice import judge_label
 from adjudge_services.cli.judges.evaluate_work import judging_options
 from adjudge_services.cli.output import out, print_metrics
+from trainer_client.wire import VerdictRequest
+from trainer_client.wire.options import request_options
 
 if TYPE_CHECKING:
     from judge_server.evaluation.bakeoff import BakeOff, Contender
@@ -19,24 +21,23 @@ if TYPE_CHECKING:
 _DEFAULT_TEMPLATE = "default"
 
 
-def combinations(judge: Sequence[str], **given: Sequence[Any] | None) -> "list[Contender]":
+def combinations(judge: Sequence[str], given: Mapping[str, Sequence[Any]]) -> "list[Contender]":
     """Return every combination of judges and options, each once; names tell apart what differs."""
     from judge_server.evaluation.bakeoff import Contender
 
-    axes = {name: list(dict.fromkeys(values or [None])) for name, values in given.items()}
+    axes = {name: list(dict.fromkeys(values)) for name, values in given.items()}
+    defaults = {"template": _DEFAULT_TEMPLATE} | {
+        name: option.schema.get("default")
+        for name, option in request_options(VerdictRequest).items()
+        if name != "template"
+    }
     judges = list(dict.fromkeys(judge))
     found = []
     for chosen in product(judges, *axes.values()):
         asked = dict(zip(axes, chosen[1:], strict=True))
         parts = [judge_label(chosen[0])] if len(judges) > 1 else []
         parts += [_describe(name, value) for name, value in asked.items() if len(axes[name]) > 1]
-        options = judging_options(
-            protocol=asked["protocol"],
-            criteria_per_call=asked["criteria_per_call"],
-            rationale=asked["rationale"] or None,
-            votes=asked["votes"] if asked["votes"] != 1 else None,
-            template=asked["template"] if asked["template"] != _DEFAULT_TEMPLATE else None,
-        )
+        options = judging_options({name: value for name, value in asked.items() if value != defaults[name]})
         found.append(Contender(", ".join(parts) or judge_label(chosen[0]), chosen[0], options))
     return found
 
@@ -48,7 +49,9 @@ def _describe(name: str, value: Any) -> str:
         return f"{value} a call"
     if name == "votes":
         return f"{value} vote{'s' if value > 1 else ''}"
-    return f"templates {value}" if name == "template" else str(value)
+    if name == "protocol":
+        return str(value)
+    return f"{'templates' if name == 'template' else name.replace('_', ' ')} {value}"
 
 
 def show_bakeoff(found: "BakeOff", heading: Mapping[str, Any]) -> None:

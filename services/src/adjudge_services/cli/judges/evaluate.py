@@ -1,58 +1,34 @@
 """`adjudge evaluate`: measure a judge on labelled data, with intervals, calibration and cost."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    JUDGING,
-    ColumnOption,
-    ConcurrencyOption,
-    CriteriaPerCallOption,
+    Asking,
     DataArgument,
-    DeadlineOption,
-    ExampleLimitOption,
-    FreshOption,
-    HalfOption,
-    HtmlOption,
-    JsonOption,
     JudgeOption,
-    JudgeServiceOption,
-    LabelsOption,
-    LongestOption,
-    RationaleOption,
-    TemplateOption,
-    VotesOption,
+    MeasuredRows,
+    Report,
 )
 from adjudge_services.cli.output import exit_with_error, file_name
-from trainer_client.wire import JudgingProtocol
+from trainer_client.wire import VerdictRequest
 
 
 def evaluate(
     data: DataArgument,
+    *,
     judge: JudgeOption = None,
-    column: ColumnOption = None,
-    labels: LabelsOption = None,
-    half: HalfOption = "all",
-    limit: ExampleLimitOption = None,
-    longest: LongestOption = None,
-    protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.", rich_help_panel=JUDGING)
-    ] = None,
-    criteria_per_call: CriteriaPerCallOption = None,
-    rationale: RationaleOption = False,
-    votes: VotesOption = 1,
-    template: TemplateOption = None,
+    rows: MeasuredRows,
+    options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, part="judging")],
     sensitivity: Annotated[
         int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
     ] = 0,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: JudgeServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    report: Report,
+    asking: Asking,
 ) -> None:
     """Measure a judge on labelled data: is it good enough, and what does it cost?
 
@@ -74,25 +50,16 @@ def evaluate(
     from judge_server.evaluation.report import evaluate as measure
     from trainer_client import AdjudgeError
 
-    options = judging_options(
-        protocol=protocol,
-        criteria_per_call=criteria_per_call,
-        rationale=rationale or None,
-        votes=votes if votes > 1 else None,
-        template=template,
-    )
+    asked = judging_options(options)
     try:
         judge, dataset = judge_and_dataset(judge, data)
-        labelled_by, examples = load_examples(dataset, half, limit, longest, labels, column)
+        labelled_by, examples = load_examples(dataset, rows)
         judgements = judge_dataset(
             judge,
             examples,
-            options,
-            url=url,
+            asked,
+            asking,
             sensitivity=sensitivity,
-            fresh=fresh,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
         )
         evaluation = measure(judgements)
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
@@ -100,19 +67,18 @@ def evaluate(
     known = next((one for one in judgements if one.fingerprint), judgements[0])
     heading = {
         "judge": known.model or judge,
-        "data set": f"{file_name(Path(dataset))}{'' if half == 'all' else f', half {half}'}",
+        "data set": f"{file_name(Path(dataset))}{'' if rows.half == 'all' else f', half {rows.half}'}",
         "fingerprint": known.fingerprint,
-        "asked": ", ".join(f"{name} {value}" for name, value in options.items()) or "binary, one criterion a call",
+        "asked": ", ".join(f"{name} {value}" for name, value in asked.items()) or "binary, one criterion a call",
         "labels by": labelled_by,
         "examples": f"{len(examples):,}",
         "measured": measured_now(),
     }
     write_report(
         heading,
-        {"votes_asked": votes, **evaluation.as_json()},
-        as_json=as_json,
+        {"votes_asked": asked.get("votes", 1), **evaluation.as_json()},
+        report,
         show=lambda: show(evaluation, heading),
-        html=html,
         page=lambda: html_report(evaluation, heading),
     )
     if evaluation.overall.failed or evaluation.refused:

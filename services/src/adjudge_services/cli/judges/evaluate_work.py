@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import choose_judge
+from adjudge_services.cli.options import Asking, MeasuredRows, Report, Rows
 from adjudge_services.cli.output import err, out, pluralize, print_metrics, warn
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
@@ -45,19 +46,18 @@ FIGURE_COLUMNS: "tuple[Figure, ...]" = ("accuracy", "balanced_accuracy", "kappa"
 
 def write_report(
     heading: Mapping[str, Any],
-    report: Mapping[str, Any],
+    content: Mapping[str, Any],
+    wanted: Report,
     *,
-    as_json: bool,
     show: Callable[[], None],
-    html: Path | None = None,
     page: Callable[[], str] | None = None,
 ) -> None:
-    """Write a report: its `page` to the file `html` if there is one, and JSON or tables to the terminal."""
-    if html is not None and page is not None:
-        html.write_text(page(), encoding="utf-8")
-        err.print(f"wrote {html}", highlight=False)
-    if as_json:
-        sys.stdout.write(json.dumps({**heading, **report}, indent=2) + "\n")
+    """Write a report: its `page` to a file if one is wanted, and JSON or tables to the terminal."""
+    if wanted.html is not None and page is not None:
+        wanted.html.write_text(page(), encoding="utf-8")
+        err.print(f"wrote {wanted.html}", highlight=False)
+    if wanted.as_json:
+        sys.stdout.write(json.dumps({**heading, **content}, indent=2) + "\n")
     else:
         show()
 
@@ -67,13 +67,9 @@ def measured_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def judging_options(**given: Any) -> dict[str, Any]:
-    """Return the judging options that were given and are not the default; a number of criteria becomes an int."""
-    options = {name: value for name, value in given.items() if value is not None and (name, value) != _DEFAULT_PROTOCOL}
-    per_call = options.get("criteria_per_call")
-    if isinstance(per_call, str) and per_call.isascii() and per_call.isdigit():
-        options["criteria_per_call"] = int(per_call)
-    return options
+def judging_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the judging options that were given and are not the default."""
+    return {name: value for name, value in given.items() if value is not None and (name, value) != _DEFAULT_PROTOCOL}
 
 
 def judge_and_dataset(judge: str | None, data: Sequence[str]) -> tuple[str, str]:
@@ -93,24 +89,15 @@ def only_judge(judge: str | None, given: Sequence[str], usage: str) -> str:
     return judge or given[0]
 
 
-def load_examples(
-    dataset: str,
-    half: str,
-    limit: int | None,
-    longest: int | None,
-    labels: Path | None = None,
-    columns: Sequence[str] | None = None,
-    *,
-    fitting: bool = False,
-) -> "tuple[str, Sequence[Example]]":
+def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> "tuple[str, Sequence[Example]]":
     """Read the examples of a data set; return who labelled them, and the chosen ones.
 
-    `columns` are options such as `prompt=question`. A notice says which columns were not read. For `fitting`, the data
-    set must also be one that may be fitted on, with examples in the half that is.
+    A notice says which columns were not read. For `fitting`, the data set must also be one that may be fitted on, with
+    examples in the half that is.
 
     Raises:
         DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
-        ValueError: an option of `columns` is invalid.
+        ValueError: a name of a column is invalid.
     """
     from judge_server.evaluation.labelled import (
         LABELLED_FIELDS,
@@ -122,7 +109,8 @@ def load_examples(
     )
     from judge_server.row_files import parse_columns
 
-    named = parse_columns(columns, LABELLED_FIELDS)
+    half, labels = (rows.half, rows.labels) if isinstance(rows, MeasuredRows) else ("all", None)
+    named = parse_columns(rows.column, LABELLED_FIELDS)
     if dataset.startswith("run:"):
         if named:
             raise DatasetError("a run has no columns; leave out --column")
@@ -140,7 +128,7 @@ def load_examples(
         if (fitting or half == "fit") and reader.measured_only:
             raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
     is_fitted = not fitting or any(half_of(one.row) == "fit" for one in examples)
-    chosen = sample([one for one in examples if half in ("all", half_of(one.row))], limit, longest)
+    chosen = sample([one for one in examples if half in ("all", half_of(one.row))], rows.limit, rows.longest)
     if not chosen or not is_fitted:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
     return labelled_by, chosen
@@ -187,12 +175,9 @@ def judge_dataset(
     judge: str,
     examples: "Sequence[Example]",
     options: Mapping[str, Any],
+    asking: Asking,
     *,
-    url: str | None,
     sensitivity: int = 0,
-    fresh: bool = False,
-    concurrency: int = 4,
-    deadline_s: float = 3600.0,
     calibration: str | None = None,
 ) -> "list[Judgement]":
     """Judge examples with an engine or with a service's judge by name; show progress on a terminal.
@@ -213,10 +198,10 @@ def judge_dataset(
     settings = Settings.with_options(calibrations=calibration)
     if calibration is not None and named:
         raise ValueError(f"{judge} is a service's judge, whose calibration that service's settings name")
-    file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
-    if fresh:
+    file = log_file(settings, judge if not named else f"{asking.url or settings.url} {judge}")
+    if asking.fresh:
         file.unlink(missing_ok=True)
-    return asyncio.run(_judge(judge, url, settings, work, choice, JudgementLog(file), concurrency, deadline_s))
+    return asyncio.run(_judge(judge, settings, work, choice, JudgementLog(file), asking))
 
 
 def log_file(settings: Settings, judge: str) -> Path:
@@ -226,28 +211,26 @@ def log_file(settings: Settings, judge: str) -> Path:
 
 async def _judge(
     judge: str,
-    url: str | None,
     settings: Settings,
     work: "Sequence[tuple[Example, Variant]]",
     choice: "JudgeChoice",
     log: Any,
-    concurrency: int,
-    deadline_s: float,
+    asking: Asking,
 ) -> "list[Judgement]":
     from judge_server.evaluation.judging import judge_examples
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
-        async with judge_client(judge, url, settings) as client:
+        async with judge_client(judge, asking.url, settings) as client:
             progress.update(task, description="judging", total=len(work))
             return await judge_examples(
                 client,
                 work,
                 choice,
                 log,
-                concurrency=concurrency,
-                deadline_s=deadline_s,
+                concurrency=asking.concurrency,
+                deadline_s=asking.deadline_s,
                 advance=lambda: progress.advance(task),
             )
 
@@ -255,11 +238,8 @@ async def _judge(
 async def judge_contenders(
     contenders: "Sequence[Contender]",
     examples: "Sequence[Example]",
+    asking: Asking,
     *,
-    url: str | None,
-    fresh: bool,
-    concurrency: int,
-    deadline_s: float,
     share_verdicts: bool = False,
 ) -> "list[Sequence[Judgement] | str]":
     """Judge the examples with every contender, judge by judge; a contender that cannot be judged gets the reason.
@@ -281,12 +261,12 @@ async def judge_contenders(
         task = progress.add_task("judging", total=len(contenders) * len(examples))
         for judge, own in by_judge.items():
             named = "://" not in judge
-            file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
-            if fresh:
+            file = log_file(settings, judge if not named else f"{asking.url or settings.url} {judge}")
+            if asking.fresh:
                 file.unlink(missing_ok=True)
             log = JudgementLog(file)
             try:
-                async with judge_client(judge, url, settings) as client:
+                async with judge_client(judge, asking.url, settings) as client:
                     for number in own:
                         progress.update(task, description=contenders[number].name)
                         try:
@@ -295,8 +275,8 @@ async def judge_contenders(
                                 [(one, "") for one in examples],
                                 JudgeChoice(judge if named else "default", contenders[number].options),
                                 log,
-                                concurrency=concurrency,
-                                deadline_s=deadline_s,
+                                concurrency=asking.concurrency,
+                                deadline_s=asking.deadline_s,
                                 advance=lambda: progress.advance(task),
                             )
                         except (AdjudgeError, OSError) as error:
