@@ -15,7 +15,7 @@ import torch
 from tests.docs.pages import ROOT, blocks, table
 from tests.trainer_client.verl_services import JUDGED, SHORT, TOO_LONG, running
 from trainer_client import Client, JudgingFailed
-from trainer_client.client.calls import RewardKeywords
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.verl import compute_score
 from trainer_client.verl.estimators import ESTIMATORS
 

@@ -11,15 +11,13 @@ from trainer_client import (
     LengthPenalty,
     OverlongPenalty,
 )
-from trainer_client.client.calls import TOP_LEVEL_OPTIONS, ComparisonKeywords, RewardKeywords, VerdictKeywords
+from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.wire import (
-    ComparisonOptions,
     ComparisonRequest,
-    JudgingOptions,
-    RewardOptions,
     RewardRequest,
     VerdictRequest,
 )
+from trainer_client.wire.options import option_parts
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}
 PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
@@ -126,16 +124,16 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
 
 
 @pytest.mark.parametrize(
-    ("keywords", "models", "request_model"),
+    ("keywords", "request_model"),
     [
-        (ComparisonKeywords, [ComparisonOptions], ComparisonRequest),
-        (VerdictKeywords, [JudgingOptions], VerdictRequest),
-        (RewardKeywords, [JudgingOptions, RewardOptions], RewardRequest),
+        (ComparisonKeywords, ComparisonRequest),
+        (VerdictKeywords, VerdictRequest),
+        (RewardKeywords, RewardRequest),
     ],
 )
-def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models, request_model):
-    fields = {name for model in models for name in model.model_fields} - {"mode"}
-    assert set(get_type_hints(keywords)) == fields | (TOP_LEVEL_OPTIONS & request_model.model_fields.keys())
+def test_the_typed_keywords_are_the_options_of_the_contract(keywords, request_model):
+    parameters = {"mode", "on_failure", "deadline_s"}
+    assert set(get_type_hints(keywords)) == option_parts(request_model).keys() - parameters
 
 
 @pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])

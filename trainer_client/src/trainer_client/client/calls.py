@@ -13,7 +13,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -21,39 +21,26 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from trainer_client.client.answers import AnswerT, PreparedRequest
+from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.client.matching import as_sent, comparisons_problem, groups_problem
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     ComparisonAnswer,
-    ComparisonOptions,
     ComparisonRequest,
     Criterion,
-    CriterionKind,
     FailurePolicy,
     Group,
-    JudgingOptions,
-    JudgingProtocol,
-    LengthPenalty,
-    OverlongPenalty,
     Pair,
-    Priority,
-    PromptOpens,
-    RankingSchedule,
-    ReasoningPart,
     RewardAnswer,
     RewardMode,
-    RewardOptions,
     RewardRequest,
     RubricContent,
-    RubricDropout,
-    UncertainPolicy,
     VerdictAnswer,
     VerdictRequest,
-    VerdictUse,
 )
-from trainer_client.wire.judging import DecoyPolicy, Defence, StepRule
+from trainer_client.wire.base import RequestModel
+from trainer_client.wire.options import option_parts
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rewards import GoldSampling
 
 GroupLike = Group | Mapping[str, Any]
 PairLike = Pair | Mapping[str, Any]
@@ -154,66 +141,8 @@ def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[st
     }
 
 
-TOP_LEVEL_OPTIONS = frozenset(
-    {"priority", "allow_retired", "judge", "gold", "fresh", "uncertain_band", "on_uncertain", "dropout"}
-)
-"""Options that are fields of the request itself, not of one of its parts."""
-
-
-class ComparisonKeywords(TypedDict, total=False):
-    """Options of all judging requests: those of `wire.ComparisonOptions`, and `TOP_LEVEL_OPTIONS`."""
-
-    rationale: bool
-    think_tokens: int
-    reasoning: ReasoningPart
-    prompt_opens: PromptOpens | None
-    grounding_characters: int | None
-    template: str | None
-    priority: Priority | None
-    allow_retired: bool | None
-    judge: str | None
-
-
-class JudgingKeywords(ComparisonKeywords, total=False):
-    """Options of judging by a rubric: also those of `wire.JudgingOptions`."""
-
-    protocol: JudgingProtocol | None
-    criteria_per_call: int | Literal["all"] | None
-    votes: int
-    temperature: float | None
-    truncate: bool
-    steps: StepRule
-    contextual_calibration: bool | None
-    defences: Sequence[Defence]
-    on_decoy: DecoyPolicy
-    uncertain_band: tuple[float, float] | None
-
-
-class VerdictKeywords(JudgingKeywords, total=False):
-    """Options of verdict requests."""
-
-    fresh: bool
-
-
-class RewardKeywords(JudgingKeywords, total=False):
-    """Options of reward requests: also those of `wire.RewardOptions`, except `mode`."""
-
-    gold: GoldSampling | Mapping[str, Any] | None
-    kinds: Sequence[CriterionKind] | None
-    format_weight: float
-    gate_fraction: float
-    length_penalty: LengthPenalty | Mapping[str, Any] | None
-    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
-    truncation_factor: float | None
-    use: VerdictUse
-    schedule: RankingSchedule
-    rounds: int | None
-    on_uncertain: UncertainPolicy
-    dropout: RubricDropout | Mapping[str, Any] | None
-
-
 def split_options(
-    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], parameters: Iterable[str]
+    method: str, options: Mapping[str, Any], request: type[RequestModel], parameters: Iterable[str]
 ) -> dict[str, Any]:
     """Assign options to the parts of a request whose models have these fields, or to the request itself.
 
@@ -223,18 +152,18 @@ def split_options(
     Raises:
         TypeError: there is no such option.
     """
-    part_of = {field: part for part, model in parts.items() for field in model.model_fields}
+    part_of = option_parts(request)
     chosen: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in part_of and name not in TOP_LEVEL_OPTIONS:
-            [closest] = get_close_matches(name, [*part_of, *sorted(TOP_LEVEL_OPTIONS), *parameters], n=1, cutoff=0.0)
+        if name not in part_of:
+            [closest] = get_close_matches(name, [*part_of, *parameters], n=1, cutoff=0.0)
             raise TypeError(f"{method}() has no option {name!r}; did you mean {closest!r}?")
         if value is None:
             continue
-        if name in TOP_LEVEL_OPTIONS:
-            chosen[name] = value
-        else:
+        if part_of[name]:
             chosen.setdefault(part_of[name], {})[name] = value
+        else:
+            chosen[name] = value
     return chosen
 
 
@@ -258,7 +187,7 @@ def rewards_request(
         TypeError: there is no such option.
     """
     given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
-    chosen = split_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
+    chosen = split_options(method, options, RewardRequest, given)
     reward = {"mode": mode, **chosen.pop("reward", {})}
     fields = {"run": run, "reward": reward, **chosen, **given}
     return judging_request("/v1/rewards", validated(RewardRequest, fields), RewardAnswer, _key_header(idempotency_key))
@@ -281,7 +210,7 @@ def verdicts_request(
         TypeError: there is no such option.
     """
     given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
-    chosen = split_options("verdicts", options, {"judging": JudgingOptions}, given)
+    chosen = split_options("verdicts", options, VerdictRequest, given)
     fields = {"run": run, **chosen, **given}
     return judging_request(
         "/v1/verdicts", validated(VerdictRequest, fields), VerdictAnswer, _key_header(idempotency_key)
@@ -305,7 +234,7 @@ def comparison_request(
         TypeError: there is no such option.
     """
     given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
-    chosen = split_options("compare", options, {"judging": ComparisonOptions}, given)
+    chosen = split_options("compare", options, ComparisonRequest, given)
     request = validated(ComparisonRequest, {"run": run, **chosen, **given})
     prepared = PreparedRequest("POST", "/v1/comparisons", ComparisonAnswer, to_json_bytes(request))
     return replace(

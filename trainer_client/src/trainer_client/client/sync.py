@@ -26,12 +26,9 @@ from trainer_client.client.answers import (
     typed_errors,
 )
 from trainer_client.client.calls import (
-    ComparisonKeywords,
     GroupLike,
     PairLike,
-    RewardKeywords,
     RubricLike,
-    VerdictKeywords,
     comparison_request,
     rewards_request,
     send_options,
@@ -43,6 +40,7 @@ from trainer_client.client.connection import (
     ProcessBound,
     own_pieces,
 )
+from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.client.ledger import (
     RecomputeKeywords,
     RecomputeStreamParser,
@@ -794,46 +792,59 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
                 different request is refused. Not sent by default.
 
         Options; those left out are not sent, and the service uses its defaults:
-            protocol: the judging protocol; defaults to that of the mode.
-            criteria_per_call: the number of criteria in one judge call, or `all`.
-            rationale: have the judge write its reasons before the verdict, and return them.
-            votes: the number of verdicts to sample for each criterion. Requires an option under which the judge
-                samples: `rationale`, `think_tokens`, or several criteria per call.
-            temperature: the judge's sampling temperature; defaults to 0, or to 0.7 with several votes.
-            think_tokens: the maximum length of a thinking judge's thoughts, in its tokens.
-            reasoning: which part of a response the judge sees: without its thinking (`strip`), all of it (`keep`), or
-                only its thinking (`only`).
-            prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
-                such as `<think>`, or `none`.
-            steps: what the steps of a response are: sections under its headings (`headings`), an agent's turns
-                (`turns`), `paragraphs`, or the ranges that each response gives (`given`).
-            truncate: judge a response that is too long for the judge without its middle, instead of failing it.
-            grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
-            template: the name of one of the service's sets of prompt templates.
-            contextual_calibration: judge relative to the judge's answer about an empty response; by default where the
-                judge has a calibration that was fitted so.
-            defences: what protects the judge from deceitful responses; by default `normalise` and `no_content`.
-            on_decoy: `fail` has a response that meets its decoy criterion fail; by default it is only flagged.
-            allow_retired: accept retired rubrics.
-            judge: the name of one of the service's judges.
-            priority: `online` (the default), or `bulk` for work that can wait for online requests.
-            gold: a `GoldSampling` or its fields: another judge sees a share of the responses too, for monitors.
-            format_weight: lambda of the `stepwise` base reward, in [0, 1].
-            kinds: the kinds of criteria that count; defaults to all.
-            gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
-            length_penalty: a `LengthPenalty` or its fields; needs `tokens` of every response.
-            overlong_penalty: an `OverlongPenalty` or its fields; needs `tokens` of every response.
-            truncation_factor: the factor for the reward of a response that was cut off, in [0, 1]; needs `stopped` of
+            allow_retired: accept a rubric version that is retired; otherwise the request is refused.
+            judge: the name of the judge; each judge of the service has one. Default: `default`.
+            kinds: the kinds of criteria that count, as if the rubric had no others.
+            format_weight: lambda of the `stepwise` base reward, the weight of the format in [0, 1] (SRaR has 0.1).
+                Default: 0.1.
+            gate_fraction: rho, the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
+                Default: 0.5.
+            length_penalty: `LengthPenalty` or its fields: a penalty on length; needs `tokens` of every response.
+            overlong_penalty: `OverlongPenalty` or its fields: a penalty near the generation limit; needs `tokens` of
                 every response.
-            uncertain_band: two calibrated probabilities; a verdict between them is uncertain and has no score.
-            on_uncertain: the reward of a response that needs an uncertain verdict: `null` (the default), `error`,
-                `zero` or `skip`.
-            dropout: a `RubricDropout` or its fields `keep` and `seed`: judge a random share of the criteria of each
-                group, with an unbiased reward. Only in linear modes.
-            use: `probability` for soft rewards: the calibrated probability of yes takes the place of a verdict's
-                score. Only in linear modes and `ranking`; defaults to `verdict`.
-            schedule: the pairs that `ranking` compares: `all_pairs` (the default), `swiss` or `pivot`.
-            rounds: the rounds of a `swiss` schedule; defaults to log2 of the responses, rounded up.
+            truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off; needs `stopped` of
+                every response.
+            use: what of a yes/no verdict enters the reward: `verdict` for hard rewards from scores of 0 and 1;
+                `probability` for soft rewards, where the calibrated probability of yes takes the place of the score.
+                Default: `verdict`.
+            schedule: the pairs of a group that `ranking` compares, each in both orders: `all_pairs`; `swiss`, rounds in
+                which each response meets another of about its own standing; `pivot`, every response against the same
+                one of the group, which a hash of the texts picks. Default: `all_pairs`.
+            rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
+            protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
+            criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1
+                for the other protocols.
+            rationale: have the judge write its reasons before the verdict, and return them.
+            votes: the number of verdicts to sample for each criterion. Default: 1.
+            temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
+            think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. Default: 0.
+            reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all
+                of it (`keep`), or only the thinking block (`only`). Default: `strip`.
+            prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
+                such as `<think>`, or `none` if it opens none.
+            truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
+                out.
+            grounding_characters: the maximum length of the grounding shown to the judge, in characters.
+            template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
+            steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`,
+                its `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one
+                turn); `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.
+                Default: `headings`.
+            defences: what protects the judge from deceitful responses, besides the fences around them. Default:
+                `normalise`, `no_content`.
+            contextual_calibration: ask each criterion once more about an empty response to the same prompt, and judge
+                by what the response changes: the log-odds of yes with it, less those without it (Zhao et al. 2021).
+            on_decoy: what becomes of a suspicious response: `flag` leaves its verdicts as they are; `fail` makes all of
+                the judge's verdicts on it fail as `decoy`, so that `on_failure` decides about its reward. Default:
+                `flag`.
+            uncertain_band: a verdict is uncertain if its calibrated probability is from the first up to the second.
+            on_uncertain: what reward a response gets whose reward needs a verdict that is uncertain. Default: `null`.
+            dropout: `RubricDropout` or its fields: judge a random share of the criteria of each group, with an unbiased
+                reward; only in linear modes.
+            priority: `online` if a training step waits; `bulk` work waits until online requests are served. Default:
+                `online`.
+            gold: `GoldSampling` or its fields: judge a share of the responses by a second judge too, which needs a
+                `run`.
 
         Returns:
             Rewards and verdicts, with groups and responses in the order given. A reward is None if judging failed.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from trainer_client import AsyncClient
-from trainer_client.client.calls import RewardKeywords
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
 from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.text.thinking import judged_content, opened_by

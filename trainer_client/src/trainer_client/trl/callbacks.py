@@ -18,7 +18,8 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from trainer_client.client.calls import GroupLike, RubricLike, VerdictKeywords, verdicts_request
+from trainer_client.client.calls import GroupLike, RubricLike, verdicts_request
+from trainer_client.client.keywords import VerdictKeywords
 from trainer_client.client.sync import Client
 from trainer_client.errors import AdjudgeError, NotFound
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu

@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference, parse_rubric
-from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
+from trainer_client.client.calls import RubricLike, rewards_request, service_url
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import check_rubric
 from trainer_client.trl._reward.dataset import (

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, _inputs
 from trainer_client._inputs import RubricOrReference, as_text, to_plain_data
-from trainer_client.client.calls import URL_VARIABLE, RewardKeywords, RubricLike
+from trainer_client.client.calls import URL_VARIABLE, RubricLike
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
     ConnectionFailed,

@@ -69,12 +69,13 @@ class JudgingOptions(RequestModel):
 
     Attributes:
         protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
-        criteria_per_call: the number of criteria in one judge call. Defaults to all for `checklist`, and to 1 for the
-            other protocols. `likert` always asks once about the whole response.
+        criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1 for
+            the other protocols. `likert` always asks once about the whole response.
         rationale: have the judge write its reasons before the verdict, and return them.
-        votes: the number of verdicts to sample for each criterion; the answer holds each vote.
+        votes: the number of verdicts to sample for each criterion. The answer holds each vote. Needs an option under
+            which the judge samples: `rationale`, `think_tokens`, or several criteria per call.
         temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
-        think_tokens: the maximum length of a thinking judge's thoughts, in its tokens; the thoughts are not stored.
+        think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. The thoughts are not stored.
         reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all of it
             (`keep`), or only the thinking block (`only`).
         prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from pydantic.fields import FieldInfo
+
 from trainer_client.wire.base import DocumentedModel
 
 
@@ -48,32 +50,54 @@ class RequestOption(NamedTuple):
         return f"{self.part}.{self.name}" if self.part else self.name
 
     @property
+    def summary(self) -> str:
+        """The first sentence of its description."""
+        description: str = self.schema["description"]
+        return re.split(r"(?<=\.) (?=[A-Z`])", description)[0]
+
+    @property
     def sentence(self) -> str:
-        """What it does, in the first sentence of its description, without what follows a colon."""
-        first = re.split(r"(?<=[^.]\.) |: ", self.schema["description"])[0]
-        return first.removesuffix(".") + "."
+        """The first sentence, without what follows a colon."""
+        return self.summary.partition(": ")[0].removesuffix(".") + "."
+
+
+def option_parts(request: type[DocumentedModel]) -> dict[str, str]:
+    """Return the part of the request that has each option, by the option's name; empty for the request itself."""
+    found: dict[str, str] = {}
+    for name, field in request.model_fields.items():
+        if (part := _part(field)) is not None:
+            found |= dict.fromkeys(part.model_fields, name)
+        elif _mark(field) is not None:
+            found[name] = ""
+    return found
 
 
 @cache
 def request_options(request: type[DocumentedModel]) -> dict[str, RequestOption]:
     """Return the options of a request by name, in the order of its fields."""
-    schema = request.model_json_schema()
-    found: list[RequestOption] = []
-    for name, field in request.model_fields.items():
-        part = field.annotation
-        if isinstance(part, type) and issubclass(part, DocumentedModel):
-            inner = part.model_json_schema()
-            found += [
-                RequestOption(name, each, _resolved(inner["properties"][each], inner), _mark(of.metadata) or Option())
-                for each, of in part.model_fields.items()
-            ]
-        elif (mark := _mark(field.metadata)) is not None:
-            found.append(RequestOption("", name, _resolved(schema["properties"][name], schema), mark))
-    return {one.name: one for one in found}
+    found: dict[str, RequestOption] = {}
+    for name, part in option_parts(request).items():
+        model = _part(request.model_fields[part]) if part else request
+        assert model is not None
+        schema = _schema(model)
+        mark = _mark(model.model_fields[name]) or Option()
+        found[name] = RequestOption(part, name, _resolved(schema["properties"][name], schema), mark)
+    return found
 
 
-def _mark(metadata: list[Any]) -> Option | None:
-    return next((one for one in metadata if isinstance(one, Option)), None)
+@cache
+def _schema(model: type[DocumentedModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
+def _part(field: FieldInfo) -> type[DocumentedModel] | None:
+    """Return the model of a field that is a part of the request."""
+    type_ = field.annotation
+    return type_ if isinstance(type_, type) and issubclass(type_, DocumentedModel) else None
+
+
+def _mark(field: FieldInfo) -> Option | None:
+    return next((one for one in field.metadata if isinstance(one, Option)), None)
 
 
 def _resolved(schema: Any, whole: dict[str, Any]) -> Any:

@@ -115,8 +115,8 @@ class RewardOptions(RequestModel):
         gate_fraction: rho, the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
         length_penalty: a penalty on length; needs `tokens` of every response.
         overlong_penalty: a penalty near the generation limit; needs `tokens` of every response.
-        truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off. A negative reward stays
-            unchanged. Needs `stopped` of every response.
+        truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off; needs `stopped` of
+            every response. A negative reward stays unchanged.
         use: what of a yes/no verdict enters the reward: `verdict` for hard rewards from scores of 0 and 1;
             `probability` for soft rewards, where the calibrated probability of yes takes the place of the score. In a
             linear mode, the soft reward is the expectation of the hard one over verdicts drawn with these
@@ -212,7 +212,7 @@ class RewardRequest(RequestModel):
     Attributes:
         reward: how verdicts become a reward.
         rubric: the rubric of every group without its own.
-        dropout: judge only a part of the criteria of each group.
+        dropout: judge a random share of the criteria of each group, with an unbiased reward; only in linear modes.
         gold: judge a share of the responses by a second judge too, which needs a `run`.
     """
 

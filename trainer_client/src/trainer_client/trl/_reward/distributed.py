@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer_client import errors
-from trainer_client.client.calls import RewardKeywords
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.text.thinking import opened_by
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS

@@ -19,8 +19,8 @@ from typing import Any
 
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference
-from trainer_client.client.calls import RewardKeywords
 from trainer_client.client.connection import forked_transport_error
+from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
     BudgetExhausted,
