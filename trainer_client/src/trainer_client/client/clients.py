@@ -97,21 +97,21 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
                 which each response meets another of about its own standing; `pivot`, every response against the same
                 one of the group, which a hash of the texts picks. Default: `all_pairs`.
             rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
-            protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
-            criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1
-                for the other protocols.
             rationale: have the judge write its reasons before the verdict, and return them.
-            votes: the number of verdicts to sample for each criterion. Default: 1.
-            temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
             think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. Default: 0.
             reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all
                 of it (`keep`), or only the thinking block (`only`). Default: `strip`.
             prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
                 such as `<think>`, or `none` if it opens none.
-            truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
-                out.
             grounding_characters: the maximum length of the grounding shown to the judge, in characters.
             template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
+            protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
+            criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1
+                for the other protocols.
+            votes: the number of verdicts to sample for each criterion. Default: 1.
+            temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
+            truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
+                out.
             steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`,
                 its `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one
                 turn); `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.

@@ -16,13 +16,14 @@ class ComparisonKeywords(TypedDict, total=False):
     Attributes:
         allow_retired: accept a rubric version that is retired; otherwise the request is refused.
         judge: the name of the judge; each judge of the service has one. Default: `default`.
-        rationale: what the judge wrote before its verdict; null if it was not asked for reasons.
+        rationale: have the judge write its reasons before the verdict, and return them.
         think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. Default: 0.
-        reasoning: which part of a response the judge sees: without its thinking block, all of it, or only that block.
-            Default: `strip`.
-        prompt_opens: the tag of the thinking block that the policy's prompt leaves open, `none` for none.
-        grounding_characters: the maximum length of the grounding shown to the judge, in characters; all by default.
-        template: the name of a set of prompt templates; the server's default set by default.
+        reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all of it
+            (`keep`), or only the thinking block (`only`). Default: `strip`.
+        prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt, such
+            as `<think>`, or `none` if it opens none.
+        grounding_characters: the maximum length of the grounding shown to the judge, in characters.
+        template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
         priority: `online` if a training step waits; `bulk` work waits until online requests are served. Default:
             `online`.
     """

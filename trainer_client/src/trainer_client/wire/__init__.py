@@ -15,6 +15,7 @@ from trainer_client.wire.groups import (
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     RATIONALE_TOKENS,
+    ComparisonOptions,
     JudgeName,
     JudgingOptions,
     LengthPenalty,
@@ -96,7 +97,6 @@ from trainer_client.wire.usage import (
 from trainer_client.wire.verdicts import (
     Comparison,
     ComparisonAnswer,
-    ComparisonOptions,
     ComparisonRequest,
     GroupVerdicts,
     OrderVerdict,

@@ -64,29 +64,43 @@ VOTING_TEMPERATURE = 0.7
 """The default sampling temperature of votes."""
 
 
-class JudgingOptions(RequestModel):
-    """How the judge is asked.
+class ComparisonOptions(RequestModel):
+    """How the judge is asked, whatever it is asked about.
 
     Attributes:
-        protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
-        criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1 for
-            the other protocols. `likert` always asks once about the whole response.
         rationale: have the judge write its reasons before the verdict, and return them.
-        votes: the number of verdicts to sample for each criterion. The answer holds each vote. Needs an option under
-            which the judge samples: `rationale`, `think_tokens`, or several criteria per call.
-        temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
         think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. The thoughts are not stored.
         reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all of it
             (`keep`), or only the thinking block (`only`).
         prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
             such as `<think>`, or `none` if it opens none. A response then begins with thinking, and one that never
             closes the block has no answer. A prompt that itself ends with such a tag needs no option.
-        truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
-            out. Otherwise such a response fails as `truncated_input`.
         grounding_characters: the maximum length of the grounding shown to the judge, in characters. It is cut at the
             end of a sentence, or of a word if no sentence ends nearby, and the answer reports how much was left out.
             Defaults to all of it.
         template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
+    """
+
+    rationale: Flag = False
+    think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
+    reasoning: ReasoningPart = "strip"
+    prompt_opens: Annotated[PromptOpens | None, Option(metavar="TAG")] = None
+    grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
+    template: TemplateName | None = None
+
+
+class JudgingOptions(ComparisonOptions):
+    """How the judge is asked.
+
+    Attributes:
+        protocol: the judging protocol; by default that of the reward mode, or `binary` without one.
+        criteria_per_call: the number of criteria in one judge call, or `all`; by default all for `checklist`, and 1 for
+            the other protocols. `likert` always asks once about the whole response.
+        votes: the number of verdicts to sample for each criterion. The answer holds each vote. Needs an option under
+            which the judge samples: `rationale`, `think_tokens`, or several criteria per call.
+        temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
+        truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
+            out. Otherwise such a response fails as `truncated_input`.
         steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`, its
             `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one turn);
             `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.
@@ -106,15 +120,9 @@ class JudgingOptions(RequestModel):
 
     protocol: JudgingProtocol | None = None
     criteria_per_call: Annotated[CriteriaPerCall | None, Option(metavar="N|all")] = None
-    rationale: Flag = False
     votes: SafeInt = Field(default=1, ge=1, le=32)
     temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
-    think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
-    reasoning: ReasoningPart = "strip"
-    prompt_opens: Annotated[PromptOpens | None, Option(metavar="TAG")] = None
     truncate: Flag = False
-    grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
-    template: TemplateName | None = None
     steps: StepRule = "headings"
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
     contextual_calibration: Flag | None = None

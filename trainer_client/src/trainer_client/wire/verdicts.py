@@ -22,12 +22,10 @@ from trainer_client.wire.base import (
 from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RunName, check_given_steps
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
+    ComparisonOptions,
     JudgeName,
     JudgingOptions,
     Priority,
-    PromptOpens,
-    ReasoningPart,
-    TemplateName,
 )
 from trainer_client.wire.options import Option
 from trainer_client.wire.rewards import Failure, PinnedRubric, UncertainBand, Verdict, why_no_probability
@@ -141,17 +139,6 @@ class Pair(RequestModel):
     grounding: str | None = None
     reference_answer: str | None = None
     rubric: RubricChoice | None = None
-
-
-class ComparisonOptions(RequestModel):
-    """How the judge is asked. The fields are the same as in `JudgingOptions`."""
-
-    rationale: Flag = False
-    think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
-    reasoning: ReasoningPart = "strip"
-    prompt_opens: Annotated[PromptOpens | None, Option(metavar="TAG")] = None
-    grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
-    template: TemplateName | None = None
 
 
 class ComparisonRequest(RequestModel):
