@@ -1,4 +1,11 @@
-from collections.abc import Mapping
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -7,6 +14,7 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.groups import FromRequest, expand_groups
 from adjudge_services.cli.options import Service
+from tests.docs.pages import ROOT
 from tests.services.command_tree import commands, parameters
 from trainer_client.wire import RewardRequest
 from trainer_client.wire.options import request_options
@@ -92,3 +100,73 @@ def test_repeated_options_are_lists_without_defaults(app: typer.Typer, taken: di
 def test_a_group_of_options_is_passed_as_one_value(app: typer.Typer, taken: dict[str, Any]) -> None:
     assert CliRunner().invoke(app, ["once", "--judge", "tiny", "--concurrency", "2"]).exit_code == 0
     assert taken["service"] == Service(judge="tiny", concurrency=2)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[..., str]:
+    """A copy of the sources with an invented option, added as CONTRIBUTING.md says; runs Python in it."""
+    for name in (
+        "tests/__init__.py",
+        "tests/request_options.py",
+        "tests/trainer_client/sync_client.py",
+        "pyproject.toml",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/scoring.md", tmp_path / "docs")
+    sources = tmp_path / "trainer_client/src"
+    shutil.copytree(ROOT / "trainer_client/src", sources, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run(*arguments: str) -> str:
+        environment = os.environ | {"PYTHONPATH": f"{sources}{os.pathsep}{tmp_path}", "COLUMNS": "300"}
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, check=True)
+        return done.stdout
+
+    model = sources / "trainer_client/wire/judging.py"
+    text = model.read_text(encoding="utf-8")
+    described = "        truncate: judge a response"
+    field = "    truncate: Flag = False\n"
+    assert described in text
+    assert field in text
+    text = text.replace(
+        described, f"        patience: how patient the judge is: a number of sighs. It may run out.\n{described}"
+    )
+    text = text.replace(field, f"{field}    patience: SafeInt = Field(default=3, ge=1, le=9)\n")
+    model.write_text(text, encoding="utf-8")
+    run("-m", "tests.request_options")
+    run("-m", "tests.trainer_client.sync_client")
+    return run
+
+
+@pytest.mark.processes
+def test_an_option_that_one_file_declares_reaches_api_command_line_client_and_documentation(
+    copy: Callable[..., str], tmp_path: Path
+) -> None:
+    [shown] = re.findall(r".*--patience.*", copy("-m", "adjudge_services.cli", "score", "--help"))
+    assert "INTEGER [1<=x<=9]" in shown
+    assert "How patient the judge is. [default: 3]" in shown
+    keywords = "from trainer_client.client.keywords import VerdictKeywords; print(VerdictKeywords.__annotations__)"
+    assert "'patience': <class 'int'>" in copy("-c", keywords)
+    document = (
+        "import json; from judge_server.api import *; print(json.dumps(create_app(Service(rubrics=None)).openapi()))"
+    )
+    schemas = json.loads(copy("-c", document))["components"]["schemas"]
+    assert schemas["JudgingOptions"]["properties"]["patience"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 9,
+        "default": 3,
+        "title": "Patience",
+        "description": "How patient the judge is: a number of sighs. It may run out.",
+    }
+    table = (tmp_path / "docs/scoring.md").read_text(encoding="utf-8")
+    assert "\n| `judging.patience` | integer from 1 to 9, 3 | how patient the judge is |\n" in table
+    client = (tmp_path / "trainer_client/src/trainer_client/client/sync.py").read_text(encoding="utf-8")
+    assert "\n            patience: how patient the judge is: a number of sighs. Default: 3.\n" in client
+
+
+@pytest.mark.processes
+def test_what_repeats_the_options_of_requests_is_as_they_declare() -> None:
+    subprocess.run([sys.executable, "-m", "tests.request_options", "--check"], cwd=ROOT, check=True)
