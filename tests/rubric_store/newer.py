@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from rubric_store import migrations
 from rubric_store.migrations import schema_status, versions
-from rubric_store.rubrics.tables import metadata
+from rubric_store.migrations.schema_status import all_tables
 from tests.rubric_store.schema_dump import sync_url
 
 _REVISION = '''"""Something of a newer release."""
@@ -34,7 +34,7 @@ def downgrade() -> None:
     {downgrade}
 '''
 
-TO_EVERY_TABLE = f"""for name in {sorted(set(metadata.tables) - {"schema_generation"})!r}:
+TO_EVERY_TABLE = f"""for name in {sorted(set(all_tables().tables) - {"schema_generation"})!r}:
         op.add_column(name, sa.Column("later_note", sa.Text))
         op.add_column(name, sa.Column("later_count", sa.Integer, nullable=False, server_default="7"))
     op.create_table("later", sa.Column("id", sa.Integer, primary_key=True))
@@ -43,7 +43,7 @@ TO_EVERY_TABLE = f"""for name in {sorted(set(metadata.tables) - {"schema_generat
 
 FROM_EVERY_TABLE = f"""op.drop_index("ix_later_note", "ledger_requests")
     op.drop_table("later")
-    for name in {sorted(set(metadata.tables) - {"schema_generation"})!r}:
+    for name in {sorted(set(all_tables().tables) - {"schema_generation"})!r}:
         op.drop_column(name, "later_count")
         op.drop_column(name, "later_note")"""
 

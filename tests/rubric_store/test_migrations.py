@@ -9,7 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect
 
 from rubric_store import migrations
-from rubric_store.rubrics.tables import metadata
+from rubric_store.migrations.schema_status import all_tables
 from tests.rubric_store.newer import set_revision
 from tests.rubric_store.schema_dump import sync_url
 
@@ -64,10 +64,11 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
 def test_every_table_belongs_to_projects(database_url: str) -> None:
     migrations.upgrade(database_url)
     ours = tables(database_url) - {"alembic_version"}
-    assert ours == set(metadata.tables)
+    known = all_tables().tables
+    assert ours == set(known)
     of_the_deployment = {"schema_generation", "judge_calibrations", "judge_calibration_aliases"}  # judges are shared
     apart = ours - of_the_deployment
-    assert all("project_id" in metadata.tables[name].primary_key.columns for name in apart)
+    assert all("project_id" in known[name].primary_key.columns for name in apart)
 
 
 def test_the_migrated_schema_matches_the_queries(database_url: str) -> None:
@@ -76,7 +77,7 @@ def test_the_migrated_schema_matches_the_queries(database_url: str) -> None:
     elsewhere = ELSEWHERE if engine.dialect.name == "sqlite" else set()
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"include_name": is_ours})
-        differences = compare_metadata(context, metadata)
+        differences = compare_metadata(context, all_tables())
     engine.dispose()
     # Alembic also reports the indexes of the other database.
     ours = [change for change in differences if not (change[0] == "add_index" and change[1].name in elsewhere)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rubric_store.idempotency import SQLIdempotencyKeys
     from rubric_store.ledger.store import SQLLedger
     from rubric_store.operations.store import SQLOperations
-    from rubric_store.rubrics.queries import CursorError
+    from rubric_store.repository import CursorError
     from rubric_store.rubrics.store import RubricStore
     from rubric_store.tenants.store import TenantStore
     from rubric_store.texts import RubricTexts
@@ -43,7 +43,7 @@ __all__ = [
 _MODULES = {
     "CalibrationStore": "calibrations",
     "CalibrationVersion": "calibrations",
-    "CursorError": "rubrics.queries",
+    "CursorError": "repository",
     "DatabaseURLError": "database",
     "FormatError": "formats",
     "RubricStore": "rubrics.store",

@@ -25,8 +25,8 @@ from sqlalchemy import (
     select,
 )
 
+from rubric_store.database import UTCDateTime, key_column, metadata
 from rubric_store.repository import BaseRepository
-from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
 calibrations = Table(

@@ -29,8 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from rubric_store.database import UTCDateTime, key_column, metadata
 from rubric_store.repository import BaseRepository
-from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 from rubric_store.tenants.rows import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
 idempotency_keys = Table(

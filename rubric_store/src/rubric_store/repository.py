@@ -1,19 +1,52 @@
-"""`BaseRepository`: how every store reads and writes through an engine."""
+"""What every store has in common: reads and writes through an engine, the audit log, and the cursors of pages.
+
+An audit entry is added in the transaction of the change that it records, read newest first, and never changed.
+Migration 0005 creates the log's table; a test compares the two.
+"""
 
 import asyncio
+import base64
+import binascii
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, Select
+from sqlalchemy import Column, LargeBinary, PrimaryKeyConstraint, Row, Select, Table, Text, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.database import WRITES, configure_engine, open_engine, statement_timeout, translate_connection_errors
-from rubric_store.rubrics import queries
-from rubric_store.tenants import tables
+from rubric_store.database import (
+    WRITES,
+    UTCDateTime,
+    configure_engine,
+    key_column,
+    metadata,
+    open_engine,
+    statement_timeout,
+    translate_connection_errors,
+)
+from trainer_client.wire.tenants import AuditEntry
 
 READ_TIMEOUT_S = 5.0
 """Seconds that a read may take, connecting included, before the database counts as unavailable."""
+
+
+audit = Table(
+    "audit",
+    metadata,
+    key_column("project_id"),
+    Column("entry", LargeBinary(16), nullable=False),
+    Column("at", UTCDateTime, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    PrimaryKeyConstraint("project_id", "entry", name="pk_audit"),
+)
+"""One row per change; `entry` sorts by time."""
 
 
 def unknown_actor() -> str:
@@ -66,14 +99,6 @@ class BaseRepository:
             async with self._writer.begin() as connection:
                 yield connection
 
-    @asynccontextmanager
-    async def _begin_locked(self, project_id: str, name: str) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that holds the lock of an existing name; raises `LookupError` for an unknown name."""
-        async with self._begin() as connection:
-            if (await connection.execute(queries.lock_name(project_id, name))).one_or_none() is None:
-                raise LookupError(f"there is no rubric {name!r}")
-            yield connection
-
     async def _add_audit_entry(
         self,
         connection: AsyncConnection,
@@ -85,7 +110,66 @@ class BaseRepository:
     ) -> None:
         """Add an audit entry for what the transaction changes; no entry if `before` equals `after`."""
         if before != after:
-            actor = self._actor()
-            await tables.add_entry(
-                connection, project_id, actor=actor, action=action, subject=subject, before=before, after=after
-            )
+            entry = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
+            row = {"project_id": project_id, "entry": entry, "at": datetime.now(UTC), "actor": self._actor()}
+            values = {**row, "action": action, "subject": subject, "before": before, "after": after}
+            await connection.execute(insert(audit).values(values))
+
+
+def select_newest(
+    project_id: str | None, *, subject: str | None, limit: int, before: bytes | None = None
+) -> Select[Any]:
+    """The newest entries older than the entry `before`, of one project and one subject if given."""
+    columns = [audit.c[name] for name in (*AuditEntry.model_fields, "entry")]
+    rows = select(*columns).order_by(audit.c.entry.desc()).limit(limit)
+    if before is not None:
+        rows = rows.where(audit.c.entry < before)
+    if project_id is not None:
+        rows = rows.where(audit.c.project_id == project_id)
+    return rows if subject is None else rows.where(audit.c.subject == subject)
+
+
+UNKNOWN_CURSOR = "this cursor is invalid; pass a page's next_cursor unchanged"
+
+
+class CursorError(ValueError):
+    """A cursor that was not returned with a page."""
+
+
+def to_cursor(last: str) -> str:
+    """The opaque cursor that continues after a name or a number."""
+    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+
+
+def to_time_cursor(at: datetime, name: str) -> str:
+    """The cursor that continues after what has this time and this name."""
+    return to_cursor(f"{at.isoformat()} {name}")
+
+
+def from_time_cursor(cursor: str) -> tuple[datetime, str]:
+    """The time and name that a cursor continues after; raises `CursorError` for an invalid cursor."""
+    text, _, name = text_from_cursor(cursor).partition(" ")
+    try:
+        at = datetime.fromisoformat(text)
+        if at.utcoffset() is None or "\0" in name:
+            raise CursorError(UNKNOWN_CURSOR)
+        return at.astimezone(UTC), name
+    except (ValueError, OverflowError):
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
+def text_from_cursor(cursor: str) -> str:
+    """The text that a cursor encodes; raises `CursorError` for an invalid cursor."""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (UnicodeError, binascii.Error):
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
+def entry_from_cursor(cursor: str) -> bytes:
+    """The entry that a cursor continues after; raises `CursorError` for an invalid cursor."""
+    try:
+        return bytes.fromhex(text_from_cursor(cursor))
+    except ValueError:
+        raise CursorError(UNKNOWN_CURSOR) from None

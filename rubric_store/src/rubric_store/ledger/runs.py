@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, dele
 from rubric_store.ledger import tables
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
 from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, signals, steps
-from rubric_store.rubrics.queries import (
+from rubric_store.repository import (
     UNKNOWN_CURSOR,
     CursorError,
     from_time_cursor,

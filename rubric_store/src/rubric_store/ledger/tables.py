@@ -27,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
+from rubric_store.database import UTCDateTime, key_column, metadata
 
 
 def _digest(name: str, *, length: int = 32, nullable: bool = False) -> Column[bytes]:

@@ -10,12 +10,24 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sqlalchemy import Column, Connection, PrimaryKeyConstraint, String, Table, delete, insert, inspect, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import OperationalError
 
-from rubric_store.rubrics.tables import metadata
+from rubric_store.database import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -196,6 +208,24 @@ schema_generation = Table(
     PrimaryKeyConstraint("revision", name="pk_schema_generation"),
 )
 """One row: the database's revision, and the oldest head whose code works on it."""
+
+
+_TABLE_MODULES = (
+    "calibrations",
+    "idempotency",
+    "ledger.tables",
+    "operations.database",
+    "repository",
+    "rubrics.tables",
+    "tenants.tables",
+)
+
+
+def all_tables() -> MetaData:
+    """The tables of every feature, each of which is in a module of the feature."""
+    for name in _TABLE_MODULES:
+        import_module(f"rubric_store.{name}")
+    return metadata
 
 
 def write_compatibility(connection: Connection, revision: str | None, works_from: str | None) -> None:

@@ -38,9 +38,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import WRITES, open_engine, translate_connection_errors
+from rubric_store.database import WRITES, UTCDateTime, key_column, metadata, open_engine, translate_connection_errors
 from rubric_store.operations.rows import ChunkOutcome
-from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
 from trainer_client.wire.usage import Usage
 

@@ -41,7 +41,7 @@ from rubric_store.operations.rows import (
     OperationCounts,
     Submission,
 )
-from rubric_store.rubrics.queries import from_time_cursor, to_time_cursor
+from rubric_store.repository import from_time_cursor, to_time_cursor
 from rubric_store.tenants.tables import projects
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationList, OperationState, ResultPage
 

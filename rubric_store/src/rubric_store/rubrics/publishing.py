@@ -5,7 +5,8 @@ If anything fails here, the caller's rollback leaves nothing behind.
 `ValidationMixin` stores the verdicts of validity judges on published versions. Rows are added and never changed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,19 @@ from trainer_client.wire.rubrics import MAX_TAGS
 _COLUMNS = [passes.c[name] for name in RubricValidation.model_fields]
 
 
-class ValidationMixin(BaseRepository):
+class LockedNames(BaseRepository):
+    """Transactions that change a name."""
+
+    @asynccontextmanager
+    async def _begin_locked(self, project_id: str, name: str) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that holds the lock of an existing name; raises `LookupError` for an unknown name."""
+        async with self._begin() as connection:
+            if (await connection.execute(queries.lock_name(project_id, name))).one_or_none() is None:
+                raise LookupError(f"there is no rubric {name!r}")
+            yield connection
+
+
+class ValidationMixin(LockedNames):
     """The part of `RubricStore` that stores validity verdicts."""
 
     async def add_validation(

@@ -7,13 +7,11 @@ without spaces between words a word is the text between two other characters, fo
 `VersionCache` holds versions in memory, so that scoring does not wait for the database each time.
 """
 
-import base64
-import binascii
 import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -42,6 +40,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.sql.dml import ReturningInsert
 
 from rubric_store.byte_cache import ByteCache
+from rubric_store.repository import UNKNOWN_CURSOR, CursorError, text_from_cursor
 from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_versions as versions
 from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSummary
@@ -367,13 +366,8 @@ def remove_alias(project_id: str, name: str, alias: str) -> Delete:
 
 
 MAX_LIMIT = 500
-UNKNOWN_CURSOR = "this cursor is invalid; pass a page's next_cursor unchanged"
 _NAME: TypeAdapter[str] = TypeAdapter(RubricName)
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-
-
-class CursorError(ValueError):
-    """A cursor that was not returned with a page."""
 
 
 def check_limit(limit: int, what: str = "rubrics") -> int:
@@ -381,11 +375,6 @@ def check_limit(limit: int, what: str = "rubrics") -> int:
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"a page holds 1 to {MAX_LIMIT} {what}, not {limit}; follow next_cursor for more")
     return limit
-
-
-def to_cursor(last: str) -> str:
-    """The opaque cursor that continues after a name or a number."""
-    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
 
 
 def name_from_cursor(cursor: str) -> str:
@@ -402,32 +391,6 @@ def number_from_cursor(cursor: str) -> int:
     if not _NUMBER.fullmatch(number):
         raise CursorError(UNKNOWN_CURSOR)
     return int(number)
-
-
-def to_time_cursor(at: datetime, name: str) -> str:
-    """The cursor that continues after what has this time and this name."""
-    return to_cursor(f"{at.isoformat()} {name}")
-
-
-def from_time_cursor(cursor: str) -> tuple[datetime, str]:
-    """The time and name that a cursor continues after; raises `CursorError` for an invalid cursor."""
-    text, _, name = text_from_cursor(cursor).partition(" ")
-    try:
-        at = datetime.fromisoformat(text)
-        if at.utcoffset() is None or "\0" in name:
-            raise CursorError(UNKNOWN_CURSOR)
-        return at.astimezone(UTC), name
-    except (ValueError, OverflowError):
-        raise CursorError(UNKNOWN_CURSOR) from None
-
-
-def text_from_cursor(cursor: str) -> str:
-    """The text that a cursor encodes; raises `CursorError` for an invalid cursor."""
-    try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-    except (UnicodeError, binascii.Error):
-        raise CursorError(UNKNOWN_CURSOR) from None
 
 
 def version_of(row: Row[Any]) -> RubricVersion:

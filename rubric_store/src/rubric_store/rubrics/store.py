@@ -23,10 +23,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store.database import unwritable_files
-from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
+from rubric_store.repository import (
+    READ_TIMEOUT_S,
+    UNKNOWN_CURSOR,
+    BaseRepository,
+    CursorError,
+    to_cursor,
+    unknown_actor,
+)
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
     LARGE_CHARACTERS,
+    LockedNames,
     PreparedPublication,
     ValidationMixin,
     build_publication,
@@ -38,14 +46,11 @@ from rubric_store.rubrics.publishing import (
 )
 from rubric_store.rubrics.queries import (
     REFRESH_AFTER_S,
-    UNKNOWN_CURSOR,
-    CursorError,
     VersionCache,
     check_limit,
     name_from_cursor,
     number_from_cursor,
     summary_of,
-    to_cursor,
     version_of,
     words_of,
 )
@@ -69,7 +74,7 @@ from trainer_client.wire.problems import field_errors
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
-class ChangeMixin(BaseRepository):
+class ChangeMixin(LockedNames):
     """The part of `RubricStore` that changes existing rubrics: aliases, tags, retirement."""
 
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:

@@ -4,54 +4,21 @@ Criteria are JSON text on both databases and never searched inside: PostgreSQL's
 characters that a rubric may contain. Names sort by code point on both databases, so that pages agree.
 """
 
-from datetime import UTC, datetime
-
 from sqlalchemy import (
     JSON,
     Column,
-    DateTime,
-    Dialect,
     ForeignKeyConstraint,
     Index,
     Integer,
-    MetaData,
     PrimaryKeyConstraint,
     String,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-metadata = MetaData()
-
-
-class UTCDateTime(TypeDecorator[datetime]):
-    """A UTC timestamp, timezone-aware in Python on both databases although SQLite stores no zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert an aware datetime to UTC; raises `ValueError` for a naive one."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a datetime without a time zone cannot be stored; use datetime.now(UTC)")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Read a datetime as UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def key_column(name: str, length: int = 200) -> Column[str]:
-    """A NOT NULL column for names, compared byte by byte on both databases."""
-    return Column(name, String(length).with_variant(String(length, collation="C"), "postgresql"), nullable=False)
-
+from rubric_store.database import UTCDateTime, key_column, metadata
 
 rubrics = Table(
     "rubrics",

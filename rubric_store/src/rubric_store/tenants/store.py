@@ -12,9 +12,15 @@ from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, upd
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.repository import BaseRepository
-from rubric_store.rubrics.queries import from_time_cursor, text_from_cursor, to_cursor, to_time_cursor
-from rubric_store.tenants import tables
+from rubric_store.repository import (
+    BaseRepository,
+    entry_from_cursor,
+    from_time_cursor,
+    select_newest,
+    text_from_cursor,
+    to_cursor,
+    to_time_cursor,
+)
 from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
 from rubric_store.tenants.tables import api_keys, ended_sessions, project_usage, projects
 from trainer_client.wire.tenants import (
@@ -238,8 +244,8 @@ class TenantStore(BaseRepository):
         Raises:
             CursorError: `after` is not the `next_cursor` of a page.
         """
-        before = None if after is None else tables.entry_from_cursor(after)
-        rows = await self._read(tables.select_newest(project_id, subject=subject, limit=limit + 1, before=before))
+        before = None if after is None else entry_from_cursor(after)
+        rows = await self._read(select_newest(project_id, subject=subject, limit=limit + 1, before=before))
         entries = [AuditEntry.model_validate(dict(row._mapping)) for row in rows[:limit]]
         cursor = to_cursor(rows[limit - 1].entry.hex()) if len(rows) > limit else None
         return AuditTail(entries=tuple(entries), next_cursor=cursor)

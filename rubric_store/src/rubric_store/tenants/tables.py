@@ -1,14 +1,7 @@
-"""The tables of projects, keys, ended sessions and usage, and the audit log.
+"""The tables of projects, keys, ended sessions and usage.
 
 Migrations 0005 and 0020 create them; a test compares the two.
-
-Audit entries are added in the transaction of the change that they record, read newest first, and never changed.
 """
-
-import secrets
-import time
-from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -21,18 +14,12 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
-    Select,
     Table,
     Text,
     UniqueConstraint,
-    insert,
-    select,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_cursor
-from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
-from trainer_client.wire.tenants import AuditEntry
+from rubric_store.database import UTCDateTime, key_column, metadata
 
 projects = Table(
     "projects",
@@ -87,55 +74,3 @@ project_usage = Table(
     ForeignKeyConstraint(["project_id"], ["projects.project_id"], name="fk_project_usage_projects"),
 )
 """A project's usage on a day (UTC): requests, and prompt tokens that the engine computed."""
-
-audit = Table(
-    "audit",
-    metadata,
-    key_column("project_id"),
-    Column("entry", LargeBinary(16), nullable=False),
-    Column("at", UTCDateTime, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("before", Text),
-    Column("after", Text),
-    PrimaryKeyConstraint("project_id", "entry", name="pk_audit"),
-)
-"""One row per change; `entry` sorts by time."""
-
-
-def entry_from_cursor(cursor: str) -> bytes:
-    """The entry that a cursor continues after; raises `CursorError` for an invalid cursor."""
-    try:
-        return bytes.fromhex(text_from_cursor(cursor))
-    except ValueError:
-        raise CursorError(UNKNOWN_CURSOR) from None
-
-
-async def add_entry(
-    connection: AsyncConnection,
-    project_id: str,
-    *,
-    actor: str,
-    action: str,
-    subject: str,
-    before: str | None = None,
-    after: str | None = None,
-) -> None:
-    """Add an entry for a change made in this transaction."""
-    entry = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
-    row = {"project_id": project_id, "entry": entry, "at": datetime.now(UTC), "actor": actor, "action": action}
-    await connection.execute(insert(audit).values(**row, subject=subject, before=before, after=after))
-
-
-def select_newest(
-    project_id: str | None, *, subject: str | None, limit: int, before: bytes | None = None
-) -> Select[Any]:
-    """The newest entries older than the entry `before`, of one project and one subject if given."""
-    columns = [audit.c[name] for name in (*AuditEntry.model_fields, "entry")]
-    rows = select(*columns).order_by(audit.c.entry.desc()).limit(limit)
-    if before is not None:
-        rows = rows.where(audit.c.entry < before)
-    if project_id is not None:
-        rows = rows.where(audit.c.project_id == project_id)
-    return rows if subject is None else rows.where(audit.c.subject == subject)
