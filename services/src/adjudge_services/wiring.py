@@ -59,8 +59,8 @@ from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTok
 from judge_server.ports import OperationKind, RateLimiter
 from judge_server.prompts.fencing import Fence
 from judge_server.rubrics import PROJECT_ID
-from judge_server.scoring.combined import AnyJudge, CombinedJudge
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import CombinedJudge
+from judge_server.scoring.judge import AnyJudge, Judge
 from judge_server.time_sharing import rest_if_due, run_in_thread
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore
 from rubric_store.lint import lint
@@ -244,7 +244,7 @@ def build_app(
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
     judges = judges_of(settings, build_fence(settings))
     calibrations = CalibrationLoader.of(settings, judges)
-    engines = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
+    engines: dict[str, Judge] = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
     service.names = tuple(judges)
     service.checker = next(iter(engines.values())).checker
     service.executors = tuple([judge.executor for judge in engines.values()])

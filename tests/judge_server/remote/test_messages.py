@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, Question
-from judge_server.judging.results import Caller, Costs, JudgementResults
+from judge_server.judging.results import Caller, Costs, Outcomes
 from judge_server.ports import CallFailure, JudgeResult, Reply
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from tests.judge_server.calibrations import fitted
@@ -81,27 +82,25 @@ async def test_a_plan_with_an_unsent_question_is_refused() -> None:
 
 def test_a_result_event_carries_results_failures_and_their_cost() -> None:
     digests = [bytes([n]) * 32 for n in range(3)]
-    outcomes = JudgementResults(
+    outcomes = Outcomes(
         {
             digests[0]: JudgeResult(1.0, 0.75, 0.9, 2, None, "because", 0.6),
             digests[1]: CallFailure("overloaded", "later", 3.0),
             digests[2]: JudgeResult(0.5, grade=2.0),
         },
-        cached=frozenset([digests[2]]),
-        joined=frozenset([digests[0]]),
+        cached={digests[2]},
+        joined={digests[0]},
         costs=Costs(calls=4, tokens_computed=100, seconds_judging=0.5),
     )
-    line = ResultEvent.of(digests, outcomes, outcomes.costs)
+    line = ResultEvent.of(outcomes)
     read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True))
-    assert read.read() == outcomes.by_digest
-    assert (read.cached, read.joined) == ((digests[2].hex(),), (digests[0].hex(),))
-    assert read.account == outcomes.costs
+    assert replace(read.read(), costs=read.account) == outcomes
 
 
 def test_a_failure_that_no_retry_helps_can_be_sent() -> None:
-    outcomes = JudgementResults({b"0" * 32: CallFailure("engine", "the quota is exhausted", math.inf)})
-    line = ResultEvent.of([b"0" * 32], outcomes, outcomes.costs)
-    read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True)).read()
+    outcomes = Outcomes({b"0" * 32: CallFailure("engine", "the quota is exhausted", math.inf)})
+    line = ResultEvent.of(outcomes)
+    read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True)).read().by_digest
     assert read == {b"0" * 32: CallFailure("engine", "the quota is exhausted")}
 
 

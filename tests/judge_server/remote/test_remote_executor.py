@@ -11,7 +11,7 @@ from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import Caller, Outcomes, collect
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
 from judge_server.remote.executor import (
     JudgeClient,
@@ -83,7 +83,7 @@ def other_model() -> ScriptedEngine:
     return OtherModelEngine()
 
 
-def failures(outcomes: JudgementResults) -> Counter[str]:
+def failures(outcomes: Outcomes) -> Counter[str]:
     return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
 
@@ -154,15 +154,13 @@ async def test_results_cached_by_a_judge_are_not_asked_again_and_marked_as_cache
 async def test_a_response_is_reported_as_soon_as_it_is_done() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
-        done: asyncio.Queue[int] = asyncio.Queue()
-        asked = plans(api, "Yes.", "No.", of=AB)
-        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), done=done.put_nowait))
+        judging = api.judge(plans(api, "Yes.", "No.", of=AB), await deadline_after())
         engine.release(2)
-        first = await asyncio.wait_for(done.get(), 10)
-        assert not waiting.done()
+        first = await asyncio.wait_for(anext(judging), 10)
+        assert len(first.complete) == 1
         engine.release(2)
-        await waiting
-        assert {first, done.get_nowait()} == {0, 1}
+        rest = [place async for judged in judging for place in judged.complete]
+        assert {*first.complete, *rest} == {0, 1}
 
 
 async def test_at_the_deadline_finished_calls_are_returned_and_the_rest_time_out() -> None:
@@ -206,15 +204,16 @@ async def test_a_judge_that_dies_midway_loses_only_the_calls_in_flight() -> None
     dying, other = HalfAnsweringEngine(), CountingEngine()
     async with judges(dying, other) as served, api_of(*served) as api:
         asked = plans(api, *RESPONSES, of=TWELVE)
-        result = JudgementResults()
-        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), into=result))
-        await dying.busy.wait()
+        outcomes = Outcomes()
+        judging = api.judge(asked, await deadline_after(), tick_s=0.01)
         async with asyncio.timeout(20):
-            while len(result.by_digest) < dying.answered.total() + other.asked.asked.total():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        finished = dict(result.by_digest)
+            while not dying.busy.is_set() or len(outcomes.by_digest) < (
+                dying.answered.total() + other.asked.asked.total()
+            ):
+                outcomes.add((await anext(judging)).outcomes)
+        finished = dict(outcomes.by_digest)
         await served[0].stop()
-        outcomes = await waiting
+        outcomes.add(await collect(judging))
     assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
     assert not failures(outcomes)
     assert finished.items() <= outcomes.by_digest.items()

@@ -23,7 +23,7 @@ from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scoring.combined import AnyJudge, CombinedJudge
+from judge_server.scoring.judge import AnyJudge
 from trainer_client import __version__
 from trainer_client.wire import (
     DEFAULT_JUDGE,
@@ -193,9 +193,7 @@ async def capabilities(request: Request) -> ServerCapabilities:
 def _describe(name: str, judge: AnyJudge | None) -> JudgeDescription:
     if judge is None:
         return JudgeDescription(name=name)
-    if isinstance(judge, CombinedJudge):
-        return JudgeDescription(name=name, model=judge.identity.model, kind=judge.kind, members=tuple(judge.names))
-    return JudgeDescription(name=name, model=judge.identity.model, kind="engine")
+    return JudgeDescription(name=name, model=judge.identity.model, kind=judge.kind, members=tuple(judge.members))
 
 
 class MetricSource(Protocol):

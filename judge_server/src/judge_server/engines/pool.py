@@ -16,7 +16,7 @@ from typing import Any
 
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, key_of
-from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, Reply
+from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, PoolState, Reply
 
 log = logging.getLogger("adjudge")
 
@@ -154,6 +154,11 @@ class EnginePool:
     def members(self) -> list[MemberView]:
         """Return each member's name, state and number of calls in flight."""
         return [member.view for member in self._pool.members]
+
+    @property
+    def pool(self) -> PoolState:
+        """Itself."""
+        return self
 
     @property
     def concurrent_calls(self) -> int | None:

@@ -108,6 +108,7 @@ class ScriptedEngine:
     """
 
     fatal_error = ""
+    pool = None
 
     def __init__(
         self,

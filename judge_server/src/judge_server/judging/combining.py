@@ -246,7 +246,6 @@ class CombinedConfig(PreparedConfig):
     The templates are the first member's.
     """
 
-    members: tuple[PreparedConfig, ...] = ()
     rule: CombinationRule = CascadeRule(Band(0.0, 1.0))
 
     @classmethod
@@ -360,9 +359,14 @@ def combined_fingerprint(rule: CombinationRule, members: Sequence[str]) -> str:
     return "sha256:" + hashlib.sha256(whole.encode()).hexdigest()
 
 
-def combine_plans(prepared: CombinedConfig, plans: Sequence[ResponsePlan]) -> CombinedPlan:
-    """Return the plan of a cascade or panel from its members' plans of one response, in the members' order."""
+def combine_plans(prepared: PreparedConfig, plans: Sequence[ResponsePlan]) -> ResponsePlan:
+    """Return the plan of a cascade or panel from its members' plans of one response, in the members' order.
+
+    The plan of a judge without members is its only one.
+    """
     first = plans[0]
+    if not isinstance(prepared, CombinedConfig):
+        return first
     slots: list[VerdictSlot] = []
     for own in zip(*[plan.slots for plan in plans], strict=True):
         if own[0].method == BY_JUDGE:

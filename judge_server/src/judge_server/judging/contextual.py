@@ -12,7 +12,6 @@ map then applies to `raw_probability`. Both calls are cached like any other; the
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,13 +53,6 @@ class RelativeVerdict(NamedTuple):
     def parts(self) -> tuple[bytes, bytes]:
         """The digests of both calls."""
         return self.asked, self.content_free
-
-
-def settle_relative(verdicts: Iterable[RelativeVerdict], outcomes: dict[bytes, JudgeResult | CallFailure]) -> None:
-    """Add each verdict whose two parts are known."""
-    for one in verdicts:
-        if one.digest not in outcomes and one.asked in outcomes and one.content_free in outcomes:
-            outcomes[one.digest] = relate(outcomes[one.asked], outcomes[one.content_free], one.weight, one.scaling)
 
 
 def relate(

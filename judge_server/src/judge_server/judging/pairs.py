@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from judge_server.judging.combining import CombinedConfig, combine_plans
+from judge_server.judging.combining import combine_plans
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.presentation import has_content, images_of, show_hidden, show_response
@@ -70,9 +70,8 @@ class PairPlanner:
         defences: Sequence[Defence] = (),
         group: int = 0,
     ) -> None:
-        members = prepared.members if isinstance(prepared, CombinedConfig) else ()
         self._members = [
-            PairPlanner(own, context, criteria, question, defences=defences, group=group) for own in members
+            PairPlanner(own, context, criteria, question, defences=defences, group=group) for own in prepared.members
         ]
         self._prepared, self._defences, self._group = prepared, defences, group
         self._templates, withheld = prepared.single_templates, prepared.declaration.withholds
@@ -96,7 +95,7 @@ class PairPlanner:
 
     def plan(self, about: str, first: ShownResponse, second: ShownResponse) -> ResponsePlan:
         """Plan whether the first response is better; `about` is the id of the verdict, 1 meaning that it is."""
-        if isinstance(self._prepared, CombinedConfig):
+        if self._members:
             return combine_plans(self._prepared, [member.plan(about, first, second) for member in self._members])
         templates = self._templates
         if first.empty or second.empty:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import ProbabilityMap
-from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict, settle_relative
+from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict, relate
 from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
@@ -149,11 +149,6 @@ class ResponsePlan:
         calls = tuple([call for call in self.planned_calls if not set(call.digests).isdisjoint(digests)])
         batch = replace(self.batch, calls=tuple([call.question.call for call in calls]))
         return replace(self, batch=batch, planned_calls=calls)
-
-    @property
-    def settles(self) -> bool:
-        """Whether some of its verdicts are made of several outcomes (see `settle`)."""
-        return bool(self.relative) or any(slot.turns for slot in self.slots)
 
     @property
     def awaited(self) -> set[bytes]:
@@ -523,18 +518,24 @@ def _turns_for(criterion: Criterion, turns: Sequence[Step]) -> Sequence[Step]:
     return turns[-1:] if criterion.applies_to == "last_turn" else turns
 
 
-def settle(plan: ResponsePlan, outcomes: dict[bytes, JudgeResult | CallFailure]) -> set[bytes]:
-    """Add the verdicts that are made of several outcomes, where all of these are known; return their digests.
+def combine(
+    plan: ResponsePlan, known: Mapping[bytes, JudgeResult | CallFailure]
+) -> dict[bytes, JudgeResult | CallFailure]:
+    """Return the verdicts that are made of several outcomes, where all of these are known, and which are not known yet.
 
     These are the verdicts relative to an empty response, and those on criteria that apply to each turn.
     """
-    settle_relative(plan.relative, outcomes)
+    made: dict[bytes, JudgeResult | CallFailure] = {}
+    for one in plan.relative:
+        if one.digest not in known and one.asked in known and one.content_free in known:
+            made[one.digest] = relate(known[one.asked], known[one.content_free], one.weight, one.scaling)
     for slot in plan.slots:
-        if slot.turns and all(digest in outcomes for _, digest in slot.turns):
-            verdicts = [(number, outcomes[digest]) for number, digest in slot.turns]
-            outcomes.setdefault(slot.digests[0], combine_turns(verdicts, avoided=slot.avoided))
-    made = {one.digest for one in plan.relative} | {slot.digests[0] for slot in plan.slots if slot.turns}
-    return made & outcomes.keys()
+        if slot.turns and slot.digests[0] not in known:
+            outcomes = [(number, made.get(digest) or known.get(digest)) for number, digest in slot.turns]
+            said = [(number, outcome) for number, outcome in outcomes if outcome is not None]
+            if len(said) == len(outcomes):
+                made[slot.digests[0]] = combine_turns(said, avoided=slot.avoided)
+    return made
 
 
 def check_scopes(where: str, prepared: PreparedConfig, criteria: Sequence[Criterion], votes: int) -> None:

@@ -1,4 +1,6 @@
-"""The results of judging a request: outcomes by digest, who is billed, which work is left, and when plans complete.
+"""Judging a request: outcomes by digest and what they cost, who is billed, and which work is left.
+
+`JudgingProgress` stands between those who find outcomes out, such as calls at the engine, and the judge's caller.
 
 `WriteBehindBuffer` holds each verdict from the moment it is known until the cache shows it to every reader. Without
 it, a request that read the cache just before another one's verdicts were written would ask for them again.
@@ -8,16 +10,17 @@ are applied when a verdict is read, not when it is judged, so that one cached ve
 rules.
 """
 
+import asyncio
 import operator
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from judge_server.auth.keys import current_identity
-from judge_server.judging.plan import PlannedCall, ResponsePlan
+from judge_server.errors import Overloaded
+from judge_server.judging.plan import PlannedCall, ResponsePlan, combine
 from judge_server.judging.questions import PreparedConfig
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.queueing import NUL, project_of_run
@@ -82,8 +85,10 @@ class Costs:
             return self
         return Costs(*map(operator.add, _numbers(self), _numbers(other)))
 
-    def __sub__(self, other: "Costs") -> "Costs":
-        return Costs(*map(operator.sub, _numbers(self), _numbers(other)))
+    @classmethod
+    def total(cls, costs: Iterable["Costs"]) -> "Costs":
+        """Return the sum."""
+        return cls(*map(sum, zip(*map(_numbers, costs), strict=True)))
 
 
 _numbers = operator.attrgetter(*[one.name for one in fields(Costs)])
@@ -107,17 +112,17 @@ NO_MEMBER_COSTS = MemberCosts()
 
 
 @dataclass(slots=True)
-class JudgementResults:
-    """The outcome of every digest asked for, where it came from, and what the calls cost.
+class Outcomes:
+    """Outcomes by digest, where they came from, and what they cost.
 
     `cached` digests came from the cache, `joined` ones from another request's calls; `combined` ones are verdicts made
-    of other outcomes here, such as those of turns. The costs are those of this
-    request's own calls. A cascade or panel adds the part of each member by name, the number of verdicts that at least
-    two members gave (`compared`), and on how many of them they disagreed.
+    of other outcomes here, such as those of turns. The costs are those of this request's own calls. A cascade or panel
+    adds the part of each member by name, the number of verdicts that at least two members gave (`compared`), and on how
+    many of them they disagreed.
     """
 
     by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
-    cached: AbstractSet[bytes] = frozenset()
+    cached: set[bytes] = field(default_factory=set)
     joined: set[bytes] = field(default_factory=set)
     combined: set[bytes] = field(default_factory=set)
     checks: int = 0
@@ -126,55 +131,127 @@ class JudgementResults:
     compared: int = 0
     disagreed: int = 0
 
-    def take(self, other: "JudgementResults", digests: AbstractSet[bytes]) -> None:
-        """Take over the outcomes of these digests from another round of the same request, and where they came from."""
-        self.by_digest.update([(digest, other.by_digest[digest]) for digest in digests])
-        self.cached = self.cached | (other.cached & digests)
-        self.joined |= other.joined & digests
-        self.combined |= other.combined & digests
-
-    def add_costs(self, other: "JudgementResults") -> None:
-        """Add what another round of the same request cost."""
-        self.costs += other.costs
+    def add(self, other: "Outcomes") -> None:
+        """Add what else has become known."""
+        self.by_digest.update(other.by_digest)
+        self.cached.update(other.cached)
+        self.joined.update(other.joined)
+        self.combined.update(other.combined)
         self.checks += other.checks
+        self.costs += other.costs
         self.compared += other.compared
         self.disagreed += other.disagreed
-        for judge, costs in other.members.items():
-            self.members[judge] = self.members.get(judge, NO_MEMBER_COSTS) + costs
+        for name, costs in other.members.items():
+            self.members[name] = self.members.get(name, NO_MEMBER_COSTS) + costs
 
 
-class CompletionTracker:
-    """Calls `done` with the index of each plan, once, when every digest of its slots has an outcome in `known`.
+class Judged(NamedTuple):
+    """What has become known since the last one: the indices of the plans that are complete now, and new outcomes.
 
-    Add the plans, in order, before any outcome can arrive.
+    A complete plan has all of its outcomes, in this value or an earlier one. Others are final too, unless they failed.
     """
 
-    def __init__(self, known: dict[bytes, CallOutcome], done: Callable[[int], None] | None) -> None:
-        self._known = known
-        self._done = done
+    complete: tuple[int, ...]
+    outcomes: Outcomes
+
+
+async def collect(judging: AsyncGenerator[Judged, None]) -> Outcomes:
+    """Return all that is judged at once; raises as the judge does."""
+    outcomes = Outcomes()
+    async with aclosing(judging):
+        async for judged in judging:
+            outcomes.add(judged.outcomes)
+    return outcomes
+
+
+class JudgingProgress:
+    """What is known of the verdicts of one request, between those who find them out and the one who waits for them.
+
+    Attributes:
+        known: the outcomes so far, by digest.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, CallOutcome] = {}
+        self._told, self._new = Outcomes(), Outcomes()
+        self._spent: list[Costs] = []
+        self._plans: list[ResponsePlan] = []
         self._plans_of: dict[bytes, list[int]] = {}
         self._missing: list[int] = []
+        self._complete: list[int] = []
+        self._changed = asyncio.Event()
 
-    def add(self, plan: ResponsePlan) -> None:
-        """Track the next plan."""
-        if self._done is None:
-            return
-        index, missing = len(self._missing), plan.awaited - self._known.keys()
+    def track(self, plan: ResponsePlan) -> None:
+        """Report the next plan as complete once all that it awaits is known."""
+        index, missing = len(self._plans), plan.awaited - self.known.keys()
+        self._plans.append(plan)
         self._missing.append(len(missing))
         for digest in missing:
             self._plans_of.setdefault(digest, []).append(index)
         if not missing:
-            self._done(index)
+            self._mark_complete(index)
 
-    def complete(self, digests: Iterable[bytes]) -> None:
-        """Mark digests whose outcome is final."""
-        if self._done is None:
-            return
-        for digest in digests:
+    def add(self, outcomes: Outcomes) -> None:
+        """Add final outcomes and what is known of them."""
+        self.known.update(outcomes.by_digest)
+        self._new.add(outcomes)
+        for digest in outcomes.by_digest:
             for index in self._plans_of.pop(digest, ()):
                 self._missing[index] -= 1
                 if not self._missing[index]:
-                    self._done(index)
+                    self._mark_complete(index)
+
+    def charge(self, costs: Costs) -> None:
+        """Add what calls for this request have cost."""
+        self._spent.append(costs)
+
+    def total(self) -> Outcomes:
+        """Return everything so far."""
+        total = Outcomes(costs=Costs.total(self._spent))
+        total.add(self._told)
+        total.add(self._new)
+        return total
+
+    async def follow(
+        self, judge: Callable[[], Coroutine[Any, Any, None]], tick_s: float | None = None
+    ) -> AsyncGenerator[Judged, None]:
+        """Run `judge`, which adds to this progress, and yield what is new whenever plans are complete, and at the end.
+
+        With `tick_s`, also yield when that many seconds have passed without a complete plan. Closing cancels `judge`.
+        What it raises is raised once what was judged before is yielded, except for `Overloaded`.
+        """
+        judging = asyncio.create_task(judge())
+        judging.add_done_callback(lambda _: self._changed.set())
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(tick_s):
+                        await self._changed.wait()
+                self._changed.clear()
+                if judging.done():
+                    break
+                yield self._take()
+            if not isinstance(judging.exception(), Overloaded):
+                yield self._take()
+            await judging
+        finally:
+            judging.cancel()
+            await asyncio.gather(judging, return_exceptions=True)
+
+    def _take(self) -> Judged:
+        self._new.costs += Costs.total(self._spent)
+        judged = Judged(tuple(self._complete), self._new)
+        self._told.add(self._new)
+        self._spent, self._complete, self._new = [], [], Outcomes()
+        return judged
+
+    def _mark_complete(self, index: int) -> None:
+        made = combine(self._plans[index], self.known)
+        if made:
+            self.known.update(made)
+            self._new.add(Outcomes(made, combined=set(made)))
+        self._complete.append(index)
+        self._changed.set()
 
 
 UnresolvedWork = tuple[ResponsePlan, list[PlannedCall], list[tuple[bytes, Check]]]

@@ -19,7 +19,7 @@ from typing import Any
 from judge_server.judging.combining import CombinedResult, MemberOutcome
 from judge_server.judging.plan import VerdictSlot
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, JudgementResults
+from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes
 from judge_server.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.rubrics import ResolvedRubric
@@ -99,7 +99,7 @@ def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bo
     return all(part in known for part in slot.parts) if slot.parts else digest in known
 
 
-def _member_costs(outcomes: JudgementResults) -> str | None:
+def _member_costs(outcomes: Outcomes) -> str | None:
     costs = outcomes.members
     return json.dumps({name: member_usage(cost).model_dump() for name, cost in costs.items()}) if costs else None
 
@@ -339,8 +339,8 @@ def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdi
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     digests = () if first.failure == LEFT_OUT else tuple(outcomes)
     slot = VerdictSlot(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
-    cached = frozenset(vote.digest for vote, _ in votes if vote.cached)
-    return verdict_of(slot, JudgementResults(by_digest=outcomes, cached=cached), rules)
+    cached = {vote.digest for vote, _ in votes if vote.cached}
+    return verdict_of(slot, Outcomes(by_digest=outcomes, cached=cached), rules)
 
 
 def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from judge_server.judging.combining import CombinedResult
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import JudgementResults
+from judge_server.judging.results import Outcomes
 from judge_server.ports import CallFailure
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
 from rubric_store.ledger.rows import SignalRow
@@ -127,7 +127,7 @@ def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes)
     ]  # fmt: skip
 
 
-def scores_of(planned: PlannedResponse, outcomes: JudgementResults) -> dict[str, float | None]:
+def scores_of(planned: PlannedResponse, outcomes: Outcomes) -> dict[str, float | None]:
     """Return the scores of a response by criterion, without those left out; None where judging failed."""
     scores: dict[str, float | None] = {}
     for slot in planned.plan.slots:
@@ -158,7 +158,7 @@ def _add_group(sums: Signals, criteria: Sequence[Criterion], responses: Sequence
             sums["criterion", criterion.id].add([(float(low == high and met), float(low == high and not met))])
 
 
-def _add_members(sums: Signals, responses: Sequence[PlannedResponse], outcomes: JudgementResults) -> None:
+def _add_members(sums: Signals, responses: Sequence[PlannedResponse], outcomes: Outcomes) -> None:
     """Add the verdicts of a cascade or panel, every vote counted."""
     pairs: defaultdict[str, list[Pair]] = defaultdict(list)
     for slot in [slot for planned in responses for slot in planned.plan.slots]:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from judge_server.pools import MemberView
 from trainer_client.wire import FailureKind
 
 
@@ -201,8 +202,23 @@ class EngineIdentity:
     capabilities: Capabilities
 
 
+class PoolState(Protocol):
+    """The state of several engines that act as one."""
+
+    @property
+    def capacity(self) -> int:
+        """How many batches the members that are up take together now."""
+
+    def members(self) -> list[MemberView]:
+        """Return each member's name, state and number of calls in flight."""
+
+
 class Engine(Protocol):
     """A model that answers batches of constrained questions."""
+
+    @property
+    def pool(self) -> PoolState | None:
+        """The pool that this engine is; None for a single engine, whose identity states its capacity."""
 
     @property
     def fatal_error(self) -> str:

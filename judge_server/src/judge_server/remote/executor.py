@@ -27,9 +27,8 @@ from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, O
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.results import (
     Caller,
-    CallOutcome,
-    CompletionTracker,
-    JudgementResults,
+    JudgingProgress,
+    Outcomes,
     UnresolvedWork,
     WriteBehindBuffer,
 )
@@ -271,12 +270,11 @@ class RemoteExecutor:
         self,
         work: Sequence[UnresolvedWork],
         caller: Caller,
-        result: JudgementResults,
-        tracker: CompletionTracker,
+        progress: JudgingProgress,
         deadline: float,
     ) -> "RemotePendingJudgement":
         """Prepare the calls. They are sent when the request waits for them."""
-        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, result, tracker, deadline)
+        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, progress, deadline)
 
     async def count_tokens(self, batch: Batch) -> int:
         """Count with the judge that the batch is assigned to."""
@@ -338,8 +336,7 @@ class RemotePendingJudgement:
         metrics: JudgeMetrics,
         work: Sequence[UnresolvedWork],
         caller: Caller,
-        result: JudgementResults,
-        tracker: CompletionTracker,
+        progress: JudgingProgress,
         deadline: float,
     ) -> None:
         self._pool = pool
@@ -347,8 +344,7 @@ class RemotePendingJudgement:
         self._metrics = metrics
         self._shard: Shard = [(plan, planned_calls) for plan, planned_calls, _ in work if planned_calls]
         self._caller = caller
-        self._result = result
-        self._tracker = tracker
+        self._progress = progress
         self._deadline = deadline
         self._failure = DEADLINE_EXCEEDED
         self._overloaded: Overloaded | None = None
@@ -377,7 +373,8 @@ class RemotePendingJudgement:
             if self._not_ready is not None:
                 raise self._not_ready
         failure = DEADLINE_EXCEEDED if late else self._failure
-        self._settle({digest: failure for _, planned_calls in left for one in planned_calls for digest in one.digests})
+        late_digests = [digest for _, planned_calls in left for one in planned_calls for digest in one.digests]
+        self._progress.add(Outcomes(dict.fromkeys(late_digests, failure)))
 
     def cancel(self) -> None:
         """Do nothing: cancelling `wait` has closed the connection to every judge already."""
@@ -457,22 +454,16 @@ class RemotePendingJudgement:
             await self._dispatch(left, {*tried, member.name}, now() if failing_since is None else failing_since)
 
     def _apply_event(self, event: ResultEvent) -> None:
-        result = self._result
-        result.costs += event.account
-        result.cached |= {bytes.fromhex(digest) for digest in event.cached}
-        result.joined |= {bytes.fromhex(digest) for digest in event.joined}
         self._judged = True
-        self._settle(
-            {d: outcome for d, outcome in event.read().items() if not isinstance(result.by_digest.get(d), JudgeResult)}
-        )
-
-    def _settle(self, outcomes: dict[bytes, CallOutcome]) -> None:
-        self._result.by_digest.update(outcomes)
-        self._tracker.complete(outcomes)
+        self._progress.charge(event.account)
+        found, known = event.read(), self._progress.known
+        for digest in [digest for digest in found.by_digest if isinstance(known.get(digest), JudgeResult)]:
+            del found.by_digest[digest]
+        self._progress.add(found)
 
     def _missing(self, shard: Shard) -> Shard:
         """Return the calls of a shard that have no outcome yet."""
-        known = self._result.by_digest
+        known = self._progress.known
         open_calls = [
             (plan, [one for one in planned_calls if any(digest not in known for digest in one.digests)])
             for plan, planned_calls in shard

@@ -6,7 +6,6 @@ misunderstand or needs raises the version; so does any change to a judge's ident
 question shared by many responses is sent once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.results import NO_COSTS, Caller, CallOutcome, Costs, JudgementResults
+from judge_server.judging.results import NO_COSTS, Caller, Costs, Outcomes
 from judge_server.ports import (
     Batch,
     Call,
@@ -187,18 +186,22 @@ class ResultEvent(ProtocolMessage):
     joined: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, digests: Sequence[bytes], outcomes: JudgementResults, account: Costs) -> "ResultEvent":
-        """Build the event for some of the outcomes."""
+    def of(cls, outcomes: Outcomes) -> "ResultEvent":
+        """Build the event for new outcomes."""
         return cls.model_construct(
-            outcomes={digest.hex(): outcomes.by_digest[digest] for digest in digests},
-            account=account,
-            cached=tuple([digest.hex() for digest in digests if digest in outcomes.cached]),
-            joined=tuple([digest.hex() for digest in digests if digest in outcomes.joined]),
+            outcomes={digest.hex(): outcome for digest, outcome in outcomes.by_digest.items()},
+            account=outcomes.costs,
+            cached=tuple([digest.hex() for digest in outcomes.by_digest if digest in outcomes.cached]),
+            joined=tuple([digest.hex() for digest in outcomes.by_digest if digest in outcomes.joined]),
         )
 
-    def read(self) -> dict[bytes, CallOutcome]:
-        """Return the outcomes by digest."""
-        return {bytes.fromhex(digest): outcome for digest, outcome in self.outcomes.items()}
+    def read(self) -> Outcomes:
+        """Return the outcomes, without what they cost."""
+        return Outcomes(
+            {bytes.fromhex(digest): outcome for digest, outcome in self.outcomes.items()},
+            cached=set(map(bytes.fromhex, self.cached)),
+            joined=set(map(bytes.fromhex, self.joined)),
+        )
 
 
 class TokenCount(ProtocolMessage):

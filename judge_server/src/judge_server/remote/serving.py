@@ -22,7 +22,7 @@ from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
 from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, ServiceError
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.results import NO_COSTS, Caller, JudgementResults
+from judge_server.judging.results import Caller, Outcomes
 from judge_server.observability.logs import bind_log_context
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
@@ -158,48 +158,19 @@ async def _result_events(
     Raises:
         Overloaded: the judge's queue is full; nothing is yielded.
     """
-    result, charged = JudgementResults(), NO_COSTS
-    done: asyncio.Queue[int | None] = asyncio.Queue()
-    unsent = {digest for plan in plans for digest in plan.digests}
     now = asyncio.get_running_loop().time
-    deadline, last_sent_at = now() + deadline_s, now()
-    judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=result, done=done.put_nowait))
-    judging.add_done_callback(lambda _: done.put_nowait(None))
-    try:
-        ended = False
-        while not ended:
-            ready = await _next_completed(done)
-            ended = None in ready
-            if ended:
-                await judging
-            complete = {d for place in ready if place is not None for d in plans[place].digests}
-            known = [
-                d for d in (complete if ready and not ended else list(unsent)) if d in unsent and d in result.by_digest
-            ]
-            if not known and not ended:
-                if now() - last_sent_at >= HEARTBEAT_INTERVAL_S:
-                    last_sent_at = now()
-                    yield ResultEvent()
-                continue
-            unsent.difference_update(known)
-            spent = result.costs
-            yield ResultEvent.of(known, result, spent - charged)
-            charged, last_sent_at = spent, now()
-    finally:
-        judging.cancel()
-        await asyncio.gather(judging, return_exceptions=True)
-
-
-async def _next_completed(done: "asyncio.Queue[int | None]") -> list[int | None]:
-    """Wait for completed responses; empty after `RESULT_FLUSH_INTERVAL_S`, when all known outcomes are sent."""
-    try:
-        async with asyncio.timeout(RESULT_FLUSH_INTERVAL_S):
-            ready = [await done.get()]
-    except TimeoutError:
-        return []
-    while not done.empty():
-        ready.append(done.get_nowait())
-    return ready
+    unsent, last_sent_at = Outcomes(), now()
+    judging = judge.judge(plans, now() + deadline_s, caller=caller, tick_s=RESULT_FLUSH_INTERVAL_S)
+    async with aclosing(judging):
+        async for judged in judging:
+            unsent.add(judged.outcomes)
+            if unsent.by_digest:
+                event, last_sent_at = ResultEvent.of(unsent), now()
+                unsent = Outcomes(joined=unsent.joined - unsent.by_digest.keys())
+                yield event
+            elif now() - last_sent_at >= HEARTBEAT_INTERVAL_S:
+                last_sent_at = now()
+                yield ResultEvent()
 
 
 async def _encoded(first: ResultEvent, events: AsyncGenerator[ResultEvent, None]) -> AsyncIterator[bytes]:

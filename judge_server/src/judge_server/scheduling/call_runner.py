@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question
-from judge_server.judging.results import Caller, CallOutcome, Costs, JudgementResults, WriteBehindBuffer
+from judge_server.judging.results import Caller, CallOutcome, Costs, JudgingProgress, WriteBehindBuffer
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, tracer
 from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
 from judge_server.scheduling.admission import Admission, QueueEntry
@@ -55,7 +55,7 @@ class CallRunner:
         self.recovery = EngineRecovery(engine)
 
     def launch(
-        self, in_flight: InFlightCalls, plan: ResponsePlan, caller: Caller, billed_to: JudgementResults
+        self, in_flight: InFlightCalls, plan: ResponsePlan, caller: Caller, billed_to: JudgingProgress
     ) -> "CallTask":
         """Start the calls of `in_flight`, already counted in the queue limits, and bill them to `billed_to`."""
         return CallTask(self, in_flight, plan, caller, billed_to)
@@ -70,7 +70,7 @@ class CallTask:
         in_flight: InFlightCalls,
         plan: ResponsePlan,
         caller: Caller,
-        billed_to: JudgementResults,
+        billed_to: JudgingProgress,
     ) -> None:
         self._runner = runner
         self._in_flight = in_flight
@@ -94,7 +94,7 @@ class CallTask:
         """Call `done` with this task when it has ended."""
         self._task.add_done_callback(lambda _: done(self))
 
-    def charge_to(self, billed_to: JudgementResults) -> None:
+    def charge_to(self, billed_to: JudgingProgress) -> None:
         """Add the seconds that the current batch has taken, if `billed_to` is the one billed for it."""
         if billed_to is self._billed_to:
             self._charge()
@@ -105,7 +105,7 @@ class CallTask:
             return
         self._charged = True
         queued, judging = self._queue_entry.seconds(self._runner.admission.clock())
-        self._billed_to.costs += Costs(seconds_queued=queued, seconds_judging=judging)
+        self._billed_to.charge(Costs(seconds_queued=queued, seconds_judging=judging))
         self._runner.metrics.batch(self._caller, queued, judging)
 
     def _promote(self) -> None:
@@ -130,11 +130,11 @@ class CallTask:
             in_flight.on_abandoned = in_flight.on_unsubscribed = in_flight.promote = None
             self._round = None
 
-    def _on_unsubscribed(self, billed_to: JudgementResults) -> None:
+    def _on_unsubscribed(self, billed_to: JudgingProgress) -> None:
         """A subscriber left. If it was the one billed, bill one that remains."""
         if billed_to is self._billed_to:
             self._charge()
-            self._billed_to = next(iter(self._in_flight.subscribers)).result
+            self._billed_to = next(iter(self._in_flight.subscribers)).progress
 
     def _on_abandoned(self) -> None:
         self._process_arrived()
@@ -280,7 +280,7 @@ class CallTask:
                     self._runner.metrics.count_clipped_reply()
             elif outcome.kind == "overloaded":
                 self._runner.admission.concurrency.record_rejection()
-        self._billed_to.costs += Costs(len(outcomes), computed, reused, written)
+        self._billed_to.charge(Costs(len(outcomes), computed, reused, written))
 
     def _keep(self, digest: bytes, verdict: CallOutcome) -> bool:
         """Keep an outcome unless a verdict is known already; return whether one is known now."""

@@ -12,10 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from judge_server.engines.pool import EnginePool
 from judge_server.errors import Overloaded
 from judge_server.judging.plan import PlannedCall, ResponsePlan
-from judge_server.judging.results import Caller, CompletionTracker, JudgementResults, UnresolvedWork, WriteBehindBuffer
+from judge_server.judging.results import (
+    Caller,
+    CallOutcome,
+    JudgingProgress,
+    Outcomes,
+    UnresolvedWork,
+    WriteBehindBuffer,
+)
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, Engine, EngineIdentity
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
@@ -26,7 +32,7 @@ from judge_server.time_sharing import next_slice
 
 
 class PendingJudgement(Protocol):
-    """The calls of one request at an executor. Outcomes enter the request's results as soon as they are final."""
+    """The calls of one request at an executor. Outcomes enter its progress as soon as they are final."""
 
     async def wait(self) -> None:
         """Wait until every outcome is known. Outcomes still unknown at the deadline are timeouts.
@@ -40,43 +46,16 @@ class PendingJudgement(Protocol):
         """Stop waiting, and charge the cost so far. Calls that no other request waits for are dropped."""
 
 
-class JudgeExecutor(Protocol):
-    """Has calls answered by a model.
+class ExecutorStatus(Protocol):
+    """What others may know of an executor, or of those of a cascade or panel together."""
 
-    Attributes:
-        identity: the model that answers; set once started.
-        write_buffer: results that are not in the verdict cache yet.
-        max_calls: how many calls the queue holds, and so the most that one request may have.
-    """
-
-    identity: EngineIdentity
-    write_buffer: WriteBehindBuffer
-    max_calls: int
+    @property
+    def max_calls(self) -> int:
+        """How many calls the queue holds, and so the most that one request may have."""
 
     @property
     def unavailable_reason(self) -> str:
         """Why no call can be answered at the moment; empty if calls can be."""
-
-    @property
-    def fatal_error(self) -> str:
-        """Why no call can be answered until the process restarts; empty if there is no such reason."""
-
-    async def start(self, metrics: JudgeMetrics) -> None:
-        """Start, and count into `metrics`. Raises `EngineStartError`, which says what to do."""
-
-    def submit(
-        self,
-        work: Sequence[UnresolvedWork],
-        caller: Caller,
-        result: JudgementResults,
-        tracker: CompletionTracker,
-        deadline: float,
-    ) -> PendingJudgement:
-        """Start having the calls answered by `deadline` (loop time), billed to `caller`.
-
-        Raises:
-            Overloaded: the queue has no room for them.
-        """
 
     async def count_tokens(self, batch: Batch) -> int:
         """Return the tokens of the batch's longest prompt; raises `EngineUnavailable` if the engine is gone."""
@@ -89,6 +68,34 @@ class JudgeExecutor(Protocol):
 
     async def should_receive_traffic(self) -> bool:
         """Return whether this replica should receive traffic; a judge that all replicas share counts against none."""
+
+
+class JudgeExecutor(ExecutorStatus, Protocol):
+    """Has calls answered by a model.
+
+    Attributes:
+        identity: the model that answers; set once started.
+        write_buffer: results that are not in the verdict cache yet.
+    """
+
+    identity: EngineIdentity
+    write_buffer: WriteBehindBuffer
+
+    @property
+    def fatal_error(self) -> str:
+        """Why no call can be answered until the process restarts; empty if there is no such reason."""
+
+    async def start(self, metrics: JudgeMetrics) -> None:
+        """Start, and count into `metrics`. Raises `EngineStartError`, which says what to do."""
+
+    def submit(
+        self, work: Sequence[UnresolvedWork], caller: Caller, progress: JudgingProgress, deadline: float
+    ) -> PendingJudgement:
+        """Start having the calls answered by `deadline` (loop time), billed to `caller`.
+
+        Raises:
+            Overloaded: the queue has no room for them.
+        """
 
     async def close(self) -> None:
         """Release all resources. Calls in flight fail."""
@@ -129,9 +136,8 @@ class LocalPendingJudgement:
             if loop.time() >= self.subscriber.deadline:
                 late = [digest for _, planned_calls in self._left for one in planned_calls for digest in one.digests]
                 self._stop_starting()
-                self.subscriber.add_known(
-                    {digest: DEADLINE_EXCEEDED for digest in late if digest not in self.subscriber.result.by_digest}
-                )
+                progress = self.subscriber.progress
+                progress.add(Outcomes({digest: DEADLINE_EXCEEDED for digest in late if digest not in progress.known}))
             self._start_some()
         self._stop_starting()
         await self.subscriber.wait()
@@ -141,7 +147,7 @@ class LocalPendingJudgement:
         self._stop_starting()
         self.subscriber.unsubscribe()
         for call_task in self._call_tasks:
-            call_task.charge_to(self.subscriber.result)
+            call_task.charge_to(self.subscriber.progress)
 
     def _start_some(self) -> None:
         """Start the calls of the next responses, except those that another request has started or finished since."""
@@ -160,17 +166,18 @@ class LocalPendingJudgement:
 
     def _without_known(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         """Take over what is known or in flight of these calls; return the others."""
-        executor, result, mine = self._executor, self.subscriber.result, []
+        executor, progress, mine = self._executor, self.subscriber.progress, []
         for one in planned_calls:
-            missing = [digest for digest in one.digests if digest not in result.by_digest]
+            missing = [digest for digest in one.digests if digest not in progress.known]
             buffer = executor.write_buffer
-            found = {digest: known for digest in missing if (known := buffer.get(digest)) is not None}
+            found: dict[bytes, CallOutcome] = {
+                digest: known for digest in missing if (known := buffer.get(digest)) is not None
+            }
             in_flight = executor.single_flight.find(missing[0]) if missing else None
             if in_flight is not None:
                 executor.subscribe(in_flight, missing, self._caller, self.subscriber)
             else:
-                self.subscriber.add_known(found)
-                result.joined |= found.keys()
+                progress.add(Outcomes(found, joined=set(found)))
                 if len(found) < len(missing):
                     mine.append(one)
         return mine
@@ -225,12 +232,11 @@ class LocalExecutor:
         self,
         work: Sequence[UnresolvedWork],
         caller: Caller,
-        result: JudgementResults,
-        tracker: CompletionTracker,
+        progress: JudgingProgress,
         deadline: float,
     ) -> LocalPendingJudgement:
         """Join the calls that are in flight already, and start the rest."""
-        pending = LocalPendingJudgement(self, caller, Subscriber(result, tracker, deadline))
+        pending = LocalPendingJudgement(self, caller, Subscriber(progress, deadline))
         own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
         joins: list[tuple[InFlightCalls, list[bytes]]] = []
         for plan, planned_calls, _ in work:
@@ -238,7 +244,7 @@ class LocalExecutor:
             if self.single_flight and not self.single_flight.has_none_of(plan.digests):
                 mine = []
                 for one in planned_calls:
-                    missing = [digest for digest in one.digests if digest not in result.by_digest]
+                    missing = [digest for digest in one.digests if digest not in progress.known]
                     in_flight = self.single_flight.find(missing[0])
                     if in_flight is None:
                         mine.append(one)
@@ -264,18 +270,18 @@ class LocalExecutor:
         in_flight.subscribe(subscriber, missing)
         if caller.priority == "online" and in_flight.promote is not None:
             in_flight.promote()
-        subscriber.result.joined.update(missing)
+        subscriber.progress.add(Outcomes(joined=set(missing)))
 
     def start_calls(
         self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
     ) -> CallTask:
         """Start a response's calls. The queue limits have admitted them."""
-        in_flight, known = self.single_flight.start(planned_calls), subscriber.result.by_digest
+        in_flight, known = self.single_flight.start(planned_calls), subscriber.progress.known
         digests = [digest for one in planned_calls for digest in one.digests]
         in_flight.latest_outcomes.update([(digest, known[digest]) for digest in digests if digest in known])
         in_flight.subscribe(subscriber, [digest for digest in digests if digest not in known])
         assert self._runner is not None, "the executor has not started"
-        return self._runner.launch(in_flight, plan, caller, subscriber.result)
+        return self._runner.launch(in_flight, plan, caller, subscriber.progress)
 
     async def count_tokens(self, batch: Batch) -> int:
         """Ask the engine."""
@@ -283,7 +289,8 @@ class LocalExecutor:
 
     def members(self) -> list[MemberView]:
         """Return the endpoints of a pool."""
-        return self.engine.members() if isinstance(self.engine, EnginePool) else []
+        pool = self.engine.pool
+        return [] if pool is None else pool.members()
 
     async def ready(self) -> bool:
         """Return whether the engine could answer now."""
@@ -301,4 +308,5 @@ class LocalExecutor:
 
     def _capacity(self) -> int:
         """Return how many batches the engine takes at a time now. Members of a pool come and go."""
-        return self.engine.capacity if isinstance(self.engine, EnginePool) else self.identity.concurrent_batches
+        pool = self.engine.pool
+        return self.identity.concurrent_batches if pool is None else pool.capacity

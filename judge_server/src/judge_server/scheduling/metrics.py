@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from judge_server.judging.results import Caller, CallOutcome, JudgementResults, failures_by_kind
+from judge_server.judging.results import Caller, CallOutcome, Outcomes, failures_by_kind
 from judge_server.ports import CallFailure
 from judge_server.queueing import DecayingRate, label_of_run
 
@@ -138,7 +138,7 @@ class JudgeMetrics(Collector):
         """Count a reply with impossible token counts, which were clipped."""
         self._clipped.inc()
 
-    def request(self, caller: Caller, outcomes: JudgementResults, looked_up: int) -> None:
+    def request(self, caller: Caller, outcomes: Outcomes, looked_up: int) -> None:
         """Record what became of a request's verdicts and what they cost, whether it was answered or given up."""
         by_digest, made = outcomes.by_digest, outcomes.combined
         if made:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from judge_server.judging.plan import PlannedCall
-from judge_server.judging.results import CallOutcome, CompletionTracker, JudgementResults
+from judge_server.judging.results import CallOutcome, JudgingProgress, Outcomes
 from judge_server.ports import CallFailure
 
 DEADLINE_EXCEEDED = CallFailure("timeout", "the request's deadline passed before the judge came to this criterion")
@@ -25,11 +25,10 @@ class Subscriber:
     `expects_more` is set while it has not subscribed to everything yet.
     """
 
-    def __init__(self, result: JudgementResults, tracker: CompletionTracker, deadline: float) -> None:
-        self.result = result
+    def __init__(self, progress: JudgingProgress, deadline: float) -> None:
+        self.progress = progress
         self.deadline = deadline
         self.expects_more = False
-        self._tracker = tracker
         self._pending: dict[InFlightCalls, set[bytes]] = {}
         self._completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -47,19 +46,13 @@ class Subscriber:
         if missing is None:  # the request has stopped waiting and is about to unsubscribe
             return
         delivered = missing & outcomes.keys()
-        self.result.by_digest.update([(digest, outcomes[digest]) for digest in delivered])
+        self.progress.add(Outcomes({digest: outcomes[digest] for digest in delivered}))
         missing -= delivered
         if not missing:
             del self._pending[in_flight]
             in_flight.remove_subscriber(self)
             if not self._pending and not self.expects_more and not self._completed.done():
                 self._completed.set_result(None)
-        self._tracker.complete(delivered)
-
-    def add_known(self, outcomes: Mapping[bytes, CallOutcome]) -> None:
-        """Take over outcomes that are known without a call in flight."""
-        self.result.by_digest.update(outcomes)
-        self._tracker.complete(outcomes)
 
     def fail(self, error: BaseException) -> None:
         """Fail with an unexpected error of the calls in flight."""
@@ -96,11 +89,10 @@ class Subscriber:
             for in_flight, missing in self._pending.items()
             for digest in missing
         }
-        self.result.by_digest.update(late)
+        self.progress.add(Outcomes(late))
         self.unsubscribe()
         if not self._completed.done():
             self._completed.set_result(None)
-        self._tracker.complete(late)
 
 
 class InFlightCalls:
@@ -111,7 +103,7 @@ class InFlightCalls:
         subscribers: the requests that wait for some of the outcomes.
         has_leavers: whether a subscriber has left, so that some calls may have no subscriber any more.
         task: the task that makes the calls.
-        on_unsubscribed: called with the results of a subscriber that left while others remain.
+        on_unsubscribed: called with the progress of a subscriber that left while others remain.
         on_abandoned: called when the last subscriber has left.
         promote: called when a request of priority "online" subscribes.
     """
@@ -123,7 +115,7 @@ class InFlightCalls:
         self.latest_outcomes: dict[bytes, CallOutcome] = {}
         self.subscribers: dict[Subscriber, None] = {}
         self.task: asyncio.Task[None] | None = None
-        self.on_unsubscribed: Callable[[JudgementResults], None] | None = None
+        self.on_unsubscribed: Callable[[JudgingProgress], None] | None = None
         self.on_abandoned: Callable[[], None] | None = None
         self.promote: Callable[[], None] | None = None
 
@@ -146,7 +138,7 @@ class InFlightCalls:
         """Remove a subscriber that has all its outcomes."""
         self.subscribers.pop(subscriber, None)
         if self.subscribers and self.on_unsubscribed is not None:
-            self.on_unsubscribed(subscriber.result)
+            self.on_unsubscribed(subscriber.progress)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Remove a subscriber that stops waiting. The last one to leave cancels the remaining calls."""

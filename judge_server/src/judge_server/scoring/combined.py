@@ -7,12 +7,14 @@ about all of the response's escalated criteria in one batch.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from prometheus_client import Counter
 
 from judge_server.errors import InvalidRequest, NotReady
+from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import (
     CascadeRule,
     CombinationRule,
@@ -27,16 +29,19 @@ from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
-    NO_MEMBER_COSTS,
     Caller,
     CallOutcome,
-    JudgementResults,
+    Costs,
+    Judged,
+    JudgingProgress,
     MemberCosts,
+    Outcomes,
+    collect,
 )
 from judge_server.pools import MemberView
-from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity
+from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.judge import Judge, JudgeKind
 from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
 
 _COMBINABLE = ("binary", "stepwise", "comparison")
@@ -70,9 +75,9 @@ class CombinedMetrics(JudgeMetrics):
         )
         self._disagreed = Counter("adjudge_members_disagreed", "Verdicts on which members disagreed", registry=registry)
 
-    def combined(self, caller: Caller, outcomes: JudgementResults) -> None:
+    def combined(self, caller: Caller, outcomes: Outcomes) -> None:
         """Record a request's verdicts, and the part of each member."""
-        verdicts = JudgementResults(outcomes.by_digest, outcomes.cached, outcomes.joined, checks=outcomes.checks)
+        verdicts = Outcomes(outcomes.by_digest, outcomes.cached, outcomes.joined, checks=outcomes.checks)
         self.request(caller, verdicts, len(verdicts.by_digest))
         for name, member in outcomes.members.items():
             self._verdicts.labels(name, "ok").inc(member.verdicts - member.failed)
@@ -86,7 +91,7 @@ class CombinedMetrics(JudgeMetrics):
 
 @dataclass(frozen=True, slots=True)
 class MemberExecutors:
-    """The state of the members' executors, as that of one."""
+    """Combined status of the members' executors."""
 
     members_of: tuple[Judge, ...]
 
@@ -127,6 +132,8 @@ class CombinedJudge:
         reference: the name of that version.
     """
 
+    stored_calibrations: Sequence[StoredCalibration] = ()
+
     def __init__(
         self,
         members: Mapping[str, Judge],
@@ -135,8 +142,9 @@ class CombinedJudge:
         *,
         reference: str | None = None,
     ) -> None:
-        self.kind, self.reference = kind, reference
-        self.members = dict(members)
+        self.kind: JudgeKind = kind
+        self.reference = reference
+        self.members: Mapping[str, Judge] = dict(members)
         self.names = tuple(members)
         self.judges = tuple(members.values())
         self.stored_rule: StoredRule | None = None
@@ -228,16 +236,15 @@ class CombinedJudge:
             )
         raise _refusal("judge", message)
 
-    async def outcomes(
+    def judge(
         self,
         plans: Sequence[ResponsePlan],
         deadline: float,
         *,
         caller: Caller = ANONYMOUS_CALLER,
-        into: JudgementResults | None = None,
-        done: Callable[[int], None] | None = None,
-    ) -> JudgementResults:
-        """Ask the members about the plans, and combine their verdicts; otherwise as `Judge.outcomes`.
+        tick_s: float | None = None,
+    ) -> AsyncGenerator[Judged, None]:
+        """Ask the members about the plans, and combine their verdicts; see `AnyJudge`.
 
         A member that is lost fails the verdicts that need it, unless all of a panel or the small judge of a cascade is.
 
@@ -245,18 +252,17 @@ class CombinedJudge:
             Overloaded: the queue of a member has no room for the calls. Verdicts that are there already are cached.
             NotReady: the small judge of a cascade, or every judge of a panel, is not available.
         """
-        result = JudgementResults() if into is None else into
         combined = [plan for plan in plans if isinstance(plan, CombinedPlan)]
         if len(combined) < len(plans):  # only programs are asked
-            return await self.judges[0].outcomes(plans, deadline, caller=caller, into=result, done=done)
-        try:
-            await _CombinedRequest(self, combined, deadline, caller, result, done).run()
-        finally:
-            self.metrics.combined(caller, result)
-        return result
+            return self.judges[0].judge(plans, deadline, caller=caller, tick_s=tick_s)
+        progress = JudgingProgress()
+        return progress.follow(_CombinedRequest(self, combined, deadline, caller, progress).run, tick_s)
 
-
-AnyJudge: TypeAlias = Judge | CombinedJudge
+    async def outcomes(
+        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
+    ) -> Outcomes:
+        """Judge the plans and return all outcomes at once; see `judge`."""
+        return await collect(self.judge(plans, deadline, caller=caller))
 
 
 class _CombinedRequest:
@@ -268,33 +274,33 @@ class _CombinedRequest:
         plans: Sequence[CombinedPlan],
         deadline: float,
         caller: Caller,
-        result: JudgementResults,
-        done: Callable[[int], None] | None,
+        progress: JudgingProgress,
     ) -> None:
-        self._judge, self._plans, self._result, self._done = judge, plans, result, done
+        self._judge, self._plans, self._progress = judge, plans, progress
         self._deadline, self._caller = deadline, caller
         self._first = (0,) if judge.kind == "cascade" else tuple(range(len(judge.names)))
-        self._missing = [len(self._first) + bool(plan.checks) for plan in plans]
+        self._missing = [len(self._first) for _ in plans]
         self._known: list[dict[bytes, CallOutcome]] = [{} for _ in judge.names]
         self._cached: list[set[bytes]] = [set() for _ in judge.names]
         self._joined: list[set[bytes]] = [set() for _ in judge.names]
         self._escalated: dict[int, set[bytes]] = {}
         self._waiting: list[int] = []
+        self._costs: list[list[Costs]] = [[] for _ in judge.names]
+        self._said: list[list[CallOutcome | None]] = []
         self._lost = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._all_cached: set[bytes] = set()
 
     async def run(self) -> None:
         """Ask the members until every plan has its verdicts."""
-        result = self._result
-        result.members = dict.fromkeys(self._judge.names, NO_MEMBER_COSTS)
-        result.cached = self._all_cached
-        result.by_digest.update([known for plan in self._plans for known in plan.decided])
+        decided: dict[bytes, CallOutcome] = dict([known for plan in self._plans for known in plan.decided])
+        self._progress.add(Outcomes(decided))
+        for plan in self._plans:
+            self._progress.track(plan)
         for place in self._first:
             self._tasks.add(asyncio.create_task(self._ask(place, range(len(self._plans)))))
-        with_checks = [index for index, plan in enumerate(self._plans) if plan.checks]
-        if with_checks:
-            self._tasks.add(asyncio.create_task(self._check(with_checks)))
+        checks = [only_checks(plan) for plan in self._plans if plan.checks]
+        if checks:
+            self._tasks.add(asyncio.create_task(self._check(checks)))
         try:
             while self._tasks:
                 finished, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -306,45 +312,40 @@ class _CombinedRequest:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            self._progress.add(self._account())
+            self._judge.metrics.combined(self._caller, self._progress.total())
 
-    async def _check(self, indices: Sequence[int]) -> None:
-        """Have programs decide their part of these plans."""
-        found, parts = JudgementResults(), [only_checks(self._plans[index]) for index in indices]
-
-        def part_done(number: int) -> None:
-            digests = _digests(parts[number])
-            self._result.by_digest.update({digest: found.by_digest[digest] for digest in digests})
-            self._all_cached.update(digests & found.cached)
-            self._answered(indices[number])
-
-        await self._judge.judges[0].outcomes(parts, self._deadline, caller=self._caller, into=found, done=part_done)
-        self._result.checks += found.checks
+    async def _check(self, plans: Sequence[ResponsePlan]) -> None:
+        """Have programs decide their part of the plans."""
+        async with aclosing(self._judge.judges[0].judge(plans, self._deadline, caller=self._caller)) as judging:
+            async for judged in judging:
+                found = judged.outcomes
+                self._progress.add(Outcomes(found.by_digest, found.cached, checks=found.checks))
 
     async def _ask(self, place: int, indices: Sequence[int]) -> None:
         """Have a member judge its part of these plans."""
+        name, member = self._judge.names[place], self._judge.judges[place]
         parts = [self._part(place, index) for index in indices]
-        found, open_ = JudgementResults(), set(range(len(indices)))
-
-        def part_done(number: int) -> None:
-            open_.discard(number)
-            self._settle(place, indices[number], parts[number], found)
-
+        found, open_ = Outcomes(), set(range(len(indices)))
         try:
-            await self._judge.judges[place].outcomes(
-                parts, self._deadline, caller=self._caller, into=found, done=part_done
-            )
+            async with aclosing(member.judge(parts, self._deadline, caller=self._caller)) as judging:
+                async for judged in judging:
+                    found.add(judged.outcomes)
+                    self._costs[place].append(judged.outcomes.costs)
+                    self._progress.charge(judged.outcomes.costs)
+                    open_.difference_update(judged.complete)
+                    for number in judged.complete:
+                        self._settle(place, indices[number], parts[number], found)
         except NotReady as error:
             self._lost += 1
             if self._lost == len(self._first) and place in self._first:
                 raise
-            failure = CallFailure("engine", f"the judge {self._judge.names[place]!r} is not available: {error}")
+            failure = CallFailure("engine", f"the judge {name!r} is not available: {error}")
             for part in parts:
                 for digest in _digests(part):
                     found.by_digest.setdefault(digest, failure)
-            for number in list(open_):
-                part_done(number)
-        finally:
-            self._charge(place, found)
+            for number in open_:
+                self._settle(place, indices[number], parts[number], found)
 
     def _part(self, place: int, index: int) -> ResponsePlan:
         plan = self._plans[index].members[place]
@@ -355,12 +356,12 @@ class _CombinedRequest:
         waiting, self._waiting = self._waiting, []
         await self._ask(1, waiting)
 
-    def _settle(self, place: int, index: int, part: ResponsePlan, found: JudgementResults) -> None:
+    def _settle(self, place: int, index: int, part: ResponsePlan, found: Outcomes) -> None:
         """Take over what a member said about a response, and in a cascade find out what the large judge is to say."""
         digests = _digests(part)
         self._known[place].update({digest: found.by_digest[digest] for digest in digests})
-        self._cached[place] |= _made_of(part, frozenset(found.cached))
-        self._joined[place] |= _made_of(part, frozenset(found.cached | found.joined)) - self._cached[place]
+        self._cached[place] |= _made_of(part, found.cached)
+        self._joined[place] |= _made_of(part, found.cached, found.joined) - self._cached[place]
         plan = self._plans[index]
         if isinstance(plan.rule, CascadeRule) and index not in self._escalated:
             needed = {
@@ -374,33 +375,27 @@ class _CombinedRequest:
                 if len(self._waiting) == 1:
                     self._tasks.add(asyncio.create_task(self._escalate()))
                 return
-        self._answered(index)
-
-    def _answered(self, index: int) -> None:
-        """Combine the verdicts on a response once all that are to be asked have answered."""
         self._missing[index] -= 1
         if not self._missing[index]:
             self._combine(index)
-            if self._done is not None:
-                self._done(index)
 
     def _combine(self, index: int) -> None:
-        plan, result, names = self._plans[index], self._result, self._judge.names
-        said: list[list[CallOutcome | None]] = []
+        """Combine the verdicts on a response, once all members that are to be asked have answered."""
+        plan, names, known = self._plans[index], self._judge.names, self._progress.known
+        made = Outcomes()
         for digest, own in combined_verdicts(plan):
-            if digest in result.by_digest:
+            if digest in known or digest in made.by_digest:
                 continue
             needed = self._needed(index, own)
             outcomes = [self._outcome(place, slot, one) for place, (one, slot) in enumerate(needed)]
-            combined = plan.rule.combine(names, outcomes)
-            result.by_digest[digest] = combined
-            known = [(place, one) for place, (one, _) in enumerate(needed) if one is not None]
-            if all(one in self._cached[place] for place, one in known):
-                self._all_cached.add(digest)
-            elif all(one in self._cached[place] or one in self._joined[place] for place, one in known):
-                result.joined.add(digest)
-            said.append(outcomes)
-        self._count(said)
+            made.by_digest[digest] = plan.rule.combine(names, outcomes)
+            asked = [(place, one) for place, (one, _) in enumerate(needed) if one is not None]
+            if all(one in self._cached[place] for place, one in asked):
+                made.cached.add(digest)
+            elif all(one in self._cached[place] or one in self._joined[place] for place, one in asked):
+                made.joined.add(digest)
+            self._said.append(outcomes)
+        self._progress.add(made)
 
     def _needed(self, index: int, own: Sequence[tuple[bytes, VerdictSlot]]) -> list[tuple[bytes | None, VerdictSlot]]:
         """Return each member's digest of a verdict, None for one that was not asked."""
@@ -417,66 +412,29 @@ class _CombinedRequest:
             return outcome
         return replace(outcome, step=slot.step)
 
-    def _count(self, said: Sequence[Sequence[CallOutcome | None]]) -> None:
-        """Count verdicts; `said` has what each member said on each of them, None where it was not asked."""
-        result = self._result
-        for name, of_member in zip(self._judge.names, zip(*said, strict=True), strict=bool(said)):
-            given = [one for one in of_member if one is not None]
-            result.members[name] += MemberCosts(len(given), sum(isinstance(one, CallFailure) for one in given))
-        for outcomes in said:
-            scores = [one.score for one in outcomes if one is not None and not isinstance(one, CallFailure)]
-            result.compared += len(scores) > 1
-            result.disagreed += len(set(scores)) > 1
-
-    def _charge(self, place: int, found: JudgementResults) -> None:
-        self._result.costs += found.costs
-        self._result.members[self._judge.names[place]] += MemberCosts(costs=found.costs)
-
-
-async def as_completed(
-    judge: AnyJudge,
-    plans: Sequence[ResponsePlan],
-    deadline: float,
-    *,
-    caller: Caller,
-    into: JudgementResults,
-    tick_s: float | None = None,
-) -> AsyncGenerator[int | None, None]:
-    """Judge plans into `into`, and yield the place of each plan once all of its outcomes are known.
-
-    With `tick_s`, also yield None when that many seconds have passed without one. Closing cancels the rest.
-
-    Raises:
-        Overloaded: the judge's queue has no room for the calls.
-        NotReady: no judge is available.
-    """
-    done: asyncio.Queue[int | None] = asyncio.Queue()
-    judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=into, done=done.put_nowait))
-    judging.add_done_callback(lambda _: done.put_nowait(None))
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(tick_s):
-                    place = await done.get()
-            except TimeoutError:
-                yield None
-                continue
-            if place is None:
-                break
-            yield place
-        await judging
-    finally:
-        judging.cancel()
-        await asyncio.gather(judging, return_exceptions=True)
+    def _account(self) -> Outcomes:
+        """Return what each member said and cost, and how often members disagreed."""
+        account = Outcomes()
+        by_member = zip(*self._said, strict=True) if self._said else [()] * len(self._costs)
+        for name, costs, outcomes in zip(self._judge.names, self._costs, by_member, strict=True):
+            said = [one for one in outcomes if one is not None]
+            failed = sum(isinstance(one, CallFailure) for one in said)
+            account.members[name] = MemberCosts(len(said), failed, Costs.total(costs))
+        for of_verdict in self._said:
+            scores = [one.score for one in of_verdict if isinstance(one, JudgeResult)]
+            account.compared += len(scores) > 1
+            account.disagreed += len(set(scores)) > 1
+        return account
 
 
 def _digests(plan: ResponsePlan) -> set[bytes]:
     return {digest for slot in plan.slots for digest in slot.digests}
 
 
-def _made_of(plan: ResponsePlan, known: frozenset[bytes]) -> set[bytes]:
-    """Return the digests of the verdicts all of whose parts are known."""
-    return {digest for slot in plan.slots if known.issuperset(slot.awaited) for digest in slot.digests}
+def _made_of(plan: ResponsePlan, *known: set[bytes]) -> set[bytes]:
+    """Return the digests of the verdicts all of whose parts are among those known."""
+    slots = [slot for slot in plan.slots if all(any(part in some for some in known) for part in slot.awaited)]
+    return {digest for slot in slots for digest in slot.digests}
 
 
 def _refusal(field: str, message: str) -> InvalidRequest:

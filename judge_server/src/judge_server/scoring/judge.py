@@ -6,9 +6,12 @@ or requests share it, and not at all if its verdict is known. Failures are outco
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal, Protocol
 
 from opentelemetry.trace import Span
 
@@ -22,15 +25,18 @@ from judge_server.judging.calibration import (
 )
 from judge_server.judging.contextual import CONTENT_FREE_WEIGHT
 from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.plan import ResponsePlan, settle
+from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
     Caller,
-    CompletionTracker,
-    JudgementResults,
+    CallOutcome,
+    Judged,
+    JudgingProgress,
+    Outcomes,
     UnresolvedWork,
+    collect,
     failures_by_kind,
     unresolved_work,
 )
@@ -38,7 +44,7 @@ from judge_server.observability.tracing import set_span_attributes, span
 from judge_server.ports import EngineIdentity, JudgeResult, VerdictCache
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
-from judge_server.scheduling.executor import JudgeExecutor
+from judge_server.scheduling.executor import ExecutorStatus, JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.time_sharing import TimeSlicer, next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
@@ -62,8 +68,85 @@ _CHECKS_PER_TURN = 64
 """How many checks run on the event loop before it yields to other tasks."""
 
 
+JudgeKind = Literal["engine", "cascade", "panel"]
+
+
+class AnyJudge(Protocol):
+    """A judge: one model (`Judge`), or several as a cascade or panel (`judge_server.scoring.combined`).
+
+    Attributes:
+        cache: where verdicts are looked up and stored.
+        checker: what runs the checks by programs.
+        templates: the template sets that a request can name.
+        clock: returns seconds.
+    """
+
+    cache: VerdictCache
+    checker: Checker
+    templates: TemplateLibrary
+    clock: Callable[[], float]
+
+    @property
+    def kind(self) -> JudgeKind:
+        """What it is made of."""
+
+    @property
+    def members(self) -> Mapping[str, "Judge"]:
+        """The judges of a cascade or panel by name; empty for one model."""
+
+    @property
+    def executor(self) -> ExecutorStatus:
+        """What has its calls answered."""
+
+    @property
+    def metrics(self) -> JudgeMetrics:
+        """Its metrics."""
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """The model that judges."""
+
+    @property
+    def stored_calibrations(self) -> Sequence[StoredCalibration]:
+        """The stored calibrations that this judge applies."""
+
+    def prepared(self, config: JudgingConfig) -> PreparedConfig:
+        """Return templates, calibration and fingerprint; raises `InvalidRequest` if it cannot judge so."""
+
+    def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> PreparedConfig:
+        """Return the prepared configuration for a request's options; raises as `prepared` does."""
+
+    def require_probabilities(self, field: str) -> None:
+        """Refuse an option that needs the probability of yes; raises `InvalidRequest` if the judge gives none."""
+
+    def judge(
+        self,
+        plans: Sequence[ResponsePlan],
+        deadline: float,
+        *,
+        caller: Caller = ANONYMOUS_CALLER,
+        tick_s: float | None = None,
+    ) -> AsyncGenerator[Judged, None]:
+        """Judge plans by `deadline` (loop time), billed to `caller`; yield what is new when plans are complete.
+
+        With `tick_s`, also yield when that many seconds have passed without a complete plan. Closing cancels the rest.
+
+        Raises:
+            Overloaded: the queue has no room for the calls.
+            NotReady: no judge is available.
+        """
+
+    async def outcomes(
+        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
+    ) -> Outcomes:
+        """Judge the plans and return all outcomes at once; see `judge`."""
+
+
 class Judge:
-    """Judges plans. Start it once, then call `outcomes`."""
+    """Judges plans. Start it once, then call `judge`."""
+
+    kind: JudgeKind = "engine"
+    members: Mapping[str, "Judge"] = MappingProxyType({})
 
     def __init__(
         self,
@@ -249,68 +332,65 @@ class Judge:
             )
             raise InvalidRequest(f"{_VOTES}: {message}", errors=(FieldError(field=_VOTES, message=message),))
 
-    async def outcomes(
+    def judge(
         self,
         plans: Sequence[ResponsePlan],
         deadline: float,
         *,
         caller: Caller = ANONYMOUS_CALLER,
-        into: JudgementResults | None = None,
-        done: Callable[[int], None] | None = None,
-    ) -> JudgementResults:
-        """Look up or ask every verdict of the plans by `deadline` (loop time), billed to `caller`.
+        tick_s: float | None = None,
+    ) -> AsyncGenerator[Judged, None]:
+        """Look up or ask every verdict of the plans by `deadline` (loop time), billed to `caller`; see `AnyJudge`.
 
-        Outcomes enter `into` as they become known, and `done` is called with the index of each plan that has all of
-        its outcomes. What was judged before a cancellation is kept. A call that another request has in flight is
-        joined instead of asked again.
-
-        Raises:
-            Overloaded: the queue has no room for the calls.
-            NotReady: no judge is available.
+        A call that another request has in flight is joined instead of asked again. What was judged before a
+        cancellation is cached.
         """
-        result = JudgementResults() if into is None else into
+        progress = JudgingProgress()
+        return progress.follow(partial(self._judge, plans, deadline, caller, progress), tick_s)
+
+    async def outcomes(
+        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
+    ) -> Outcomes:
+        """Judge the plans and return all outcomes at once; see `judge`."""
+        return await collect(self.judge(plans, deadline, caller=caller))
+
+    async def _judge(
+        self, plans: Sequence[ResponsePlan], deadline: float, caller: Caller, progress: JudgingProgress
+    ) -> None:
         slicer, digests = TimeSlicer(), set[bytes]()
         shared = {id(plan.content_free): plan.content_free for plan in plans if plan.content_free is not None}
         for plan in (*shared.values(), *plans):
             await slicer.yield_if_due()
             digests.update(plan.digests)
-            result.by_digest.update(plan.decided)
+            if plan.decided:
+                progress.add(Outcomes(dict(plan.decided)))
         with span("judging", responses=len(plans), verdicts=len(digests)) as at:
-            settles = [plan.settles for plan in plans]
-
-            def settled(index: int) -> None:
-                if settles[index]:
-                    result.combined |= settle(plans[index], result.by_digest)
-                if done is not None:
-                    done(index)
-
-            tracker = CompletionTracker(result.by_digest, settled if any(settles) else done)
             with self.executor.write_buffer.read_through():
-                await self._look_up(list(digests), deadline, result, slicer)
+                await self._look_up(list(digests), deadline, progress, slicer)
                 slicer.resume()
-                claimed, work = set(result.by_digest), list[UnresolvedWork]()
+                claimed, work = set(progress.known), list[UnresolvedWork]()
                 for plan in shared.values():
                     if (part := unresolved_work(plan, claimed)) is not None:
                         work.append(part)
                 for plan in plans:
                     await slicer.yield_if_due()
-                    tracker.add(plan)
+                    progress.track(plan)
                     if (part := unresolved_work(plan, claimed)) is not None:
                         work.append(part)
-                pending = self.executor.submit(work, caller, result, tracker, deadline)
+                pending = self.executor.submit(work, caller, progress, deadline)
             checking: list[asyncio.Task[None]] = []
             try:
-                checking = self._begin_checks(work, caller, deadline, result, tracker)
+                checking = self._begin_checks(work, caller, deadline, progress)
                 await pending.wait()
                 await asyncio.gather(*checking)
             finally:
                 for one in checking:
                     one.cancel()
                 pending.cancel()
-                self.metrics.request(caller, result, len(digests))
-                _note(at, result)
-                await self._store(result.by_digest)
-        return result
+                total = progress.total()
+                self.metrics.request(caller, total, len(digests))
+                _note(at, total)
+                await self._store(progress.known)
 
     async def close(self) -> None:
         """Close the checker, the engine and the cache, after every verdict has been written to the cache."""
@@ -322,11 +402,11 @@ class Judge:
         await self.cache.close()
 
     async def _look_up(
-        self, digests: Sequence[bytes], deadline: float, result: JudgementResults, slicer: TimeSlicer
+        self, digests: Sequence[bytes], deadline: float, progress: JudgingProgress, slicer: TimeSlicer
     ) -> None:
         """Take the verdicts in the cache, if it answers before the deadline, and those not cached yet."""
-        known: dict[bytes, JudgeResult] = {}
-        buffer, fresh = self.executor.write_buffer, dict[bytes, JudgeResult]()
+        known: dict[bytes, CallOutcome] = {}
+        buffer = self.executor.write_buffer
         began = self.clock()
         with suppress(TimeoutError), span("cache get", verdicts=len(digests)) as at:
             async with asyncio.timeout_at(deadline):
@@ -335,33 +415,30 @@ class Judge:
                     known.update(await self.cache.get_many(digests[begin : begin + _VERDICTS_PER_LOOKUP]))
             set_span_attributes(at, hits=len(known))
         self.metrics.cache_seconds("get", self.clock() - began)
+        progress.add(Outcomes(known, cached=set(known)))
         if not buffer.has_none_of(digests):
             buffered = {digest: buffer.get(digest) for digest in digests if digest not in known}
-            fresh = {digest: verdict for digest, verdict in buffered.items() if verdict is not None}
-        result.by_digest.update(known)
-        result.by_digest.update(fresh)
-        result.cached, result.joined = frozenset(known), set(fresh)
+            fresh: dict[bytes, CallOutcome] = {d: verdict for d, verdict in buffered.items() if verdict is not None}
+            progress.add(Outcomes(fresh, joined=set(fresh)))
 
     def _begin_checks(
         self,
         work: Sequence[UnresolvedWork],
         caller: Caller,
         deadline: float,
-        result: JudgementResults,
-        tracker: CompletionTracker,
+        progress: JudgingProgress,
     ) -> list[asyncio.Task[None]]:
         """Start the checks: quick ones one after the other in a single task, all others at the workers."""
 
-        async def decide(digest: bytes, check: Check, owner: CheckOwner) -> None:
-            result.by_digest[digest] = await self.checker.run(check, deadline, owner)
-            result.checks += 1
-            tracker.complete([digest])
+        async def decide(some: Sequence[tuple[bytes, Check, CheckOwner]]) -> None:
+            found = {digest: await self.checker.run(check, deadline, owner) for digest, check, owner in some}
+            progress.add(Outcomes(found, checks=len(found)))
 
         async def decide_inline(some: Sequence[tuple[bytes, Check, CheckOwner]]) -> None:
-            for place, (digest, check, owner) in enumerate(some):
-                if place and place % _CHECKS_PER_TURN == 0:
+            for begin in range(0, len(some), _CHECKS_PER_TURN):
+                if begin:
                     await next_slice()
-                await decide(digest, check, owner)
+                await decide(some[begin : begin + _CHECKS_PER_TURN])
 
         def release_limits(_: object) -> None:
             self.checker.limits.release(caller.run, 1)
@@ -374,7 +451,7 @@ class Judge:
         small = [one for one in checks if is_inline_check(one[1])]
         large = [one for one in checks if not is_inline_check(one[1])]
         self.checker.limits.acquire(caller.run, len(large))
-        begun = [asyncio.create_task(decide(*one)) for one in large]
+        begun = [asyncio.create_task(decide([one])) for one in large]
         for task in begun:
             task.add_done_callback(release_limits)
         return [*begun, asyncio.create_task(decide_inline(small))] if small else begun
@@ -432,7 +509,7 @@ def _refuse_what_must_be_written(config: JudgingConfig) -> None:
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
-def _note(at: Span, result: JudgementResults) -> None:
+def _note(at: Span, result: Outcomes) -> None:
     """Add the counts of a request's outcomes to its span."""
     if at.is_recording():
         kinds = {f"failed.{kind}": number for kind, number in failures_by_kind(result.by_digest.values()).items()}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
-from judge_server.judging.combining import CombinedConfig, combine_plans
+from judge_server.judging.combining import combine_plans
 from judge_server.judging.plan import (
     GroupContext,
     GroupPlanner,
@@ -31,12 +31,11 @@ from judge_server.judging.presentation import (
     prompt_characters,
 )
 from judge_server.judging.questions import PreparedConfig
-from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
+from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.combined import AnyJudge, CombinedJudge
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.judge import AnyJudge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from rubric_store.rubrics.rows import criteria_characters
@@ -194,6 +193,7 @@ async def plan_groups(
     """
     check_request_size(prepared, groups, rubrics, options, judge.executor.max_calls)
     _check_decoys(prepared, options)
+    judges: Sequence[AnyJudge] = tuple(judge.members.values()) or (judge,)
     slicer = TimeSlicer(deadline)
     planned = []
     for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
@@ -216,7 +216,7 @@ async def plan_groups(
             if dropped is not None:
                 sample = _draw(dropped, prepared, context, group, rubric)
             left_out = left_out_ids(rubric.criteria, sample)
-            for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
+            for own in prepared.members or (prepared,):
                 planners.append(
                     await run_inline_or_in_thread(
                         large,
@@ -232,9 +232,9 @@ async def plan_groups(
                     )
                 )
             _check_verifications(f"groups.{index}", planners[0], context)
-            for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
+            for own in prepared.members or (prepared,):
                 check_scopes(f"groups.{index}", own, rubric.criteria, options.votes)
-            if isinstance(prepared, CombinedConfig):
+            if prepared.members:
                 _refuse_each_turn(f"groups.{index}", rubric.criteria)
         responses: list[PlannedResponse] = []
         opens = opened_by(group.prompt, options.prompt_opens)
@@ -248,10 +248,11 @@ async def plan_groups(
             if prepared is None:
                 plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
             else:
-                judges = judge.judges if isinstance(judge, CombinedJudge) else (judge,)
-                asked = zip(judges, planners, strict=True)
-                plans = [await _plan(one, planner, material, options.truncate, large) for one, planner in asked]
-                plan = combine_plans(prepared, plans) if isinstance(prepared, CombinedConfig) else plans[0]
+                plans = [
+                    await _plan(one, planner, material, options.truncate, large)
+                    for one, planner in zip(judges, planners, strict=True)
+                ]
+                plan = combine_plans(prepared, plans)
             responses.append(PlannedResponse(response, material, plan))
         planned.append(PlannedGroup(group, rubric, omitted, responses, sample))
     return planned
@@ -297,7 +298,7 @@ def left_out_ids(criteria: Sequence[Criterion], sample: CriteriaSample | None) -
 
 
 async def _plan(
-    judge: Judge, planner: GroupPlanner, material: JudgedContent, truncate: bool, large: bool
+    judge: AnyJudge, planner: GroupPlanner, material: JudgedContent, truncate: bool, large: bool
 ) -> ResponsePlan:
     if not truncate:
         return await run_inline_or_in_thread(large, planner.plan, material)
@@ -308,11 +309,11 @@ async def _plan(
     return await fit_response(judge.executor, judge.identity.context_tokens, material_characters(material), keeping)
 
 
-def _check_decoys(prepared: PreparedConfig | CombinedConfig | None, options: JudgingOptions) -> None:
+def _check_decoys(prepared: PreparedConfig | None, options: JudgingOptions) -> None:
     if "decoy" not in options.defences:
         return
     message = ""
-    if isinstance(prepared, CombinedConfig):
+    if prepared is not None and prepared.members:
         message = "a cascade or panel asks no decoy criterion; leave decoy out, or name one of its judges"
     elif prepared is None or prepared.config.protocol not in ("binary", "stepwise"):
         message = (
@@ -435,7 +436,7 @@ class JudgedRequest:
     model: str
     votes: int
     groups: Sequence[PlannedGroup]
-    outcomes: JudgementResults
+    outcomes: Outcomes
     rewards: Sequence[tuple[float | None, str]]
     seconds: float
     at: datetime
@@ -460,7 +461,7 @@ class JudgedRequest:
         request: RewardRequest | VerdictRequest,
         prepared: PreparedConfig | None,
         groups: Sequence[PlannedGroup],
-        outcomes: JudgementResults,
+        outcomes: Outcomes,
         *,
         project_id: str,
         request_id: str,

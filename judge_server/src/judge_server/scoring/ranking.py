@@ -9,21 +9,22 @@ rewards of a group follow from its verdicts alone.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from judge_server.errors import TooLarge
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner, ShownResponse, Tournament, most_pairs
 from judge_server.judging.plan import GroupContext, ResponsePlan, VerdictSlot, check_required
 from judge_server.judging.presentation import fit_grounding, planned_characters, prompt_characters
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
-from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.results import Caller, CallOutcome, Outcomes
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.scoring.combined import AnyJudge, as_completed
+from judge_server.scoring.judge import AnyJudge
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
     MAX_VERDICTS,
@@ -112,13 +113,9 @@ class GroupTournament:
         self._plans |= round_plans
         return list(round_plans.values())
 
-    def digests(self) -> set[bytes]:
-        """Return the digests of all comparisons so far."""
-        return {digest for plan in self._plans.values() for digest in plan.awaited}
-
-    def record(self, outcomes: JudgementResults) -> None:
+    def record(self, known: Mapping[bytes, CallOutcome]) -> None:
         """Take note of what the responses have won, which decides who meets in the next round."""
-        won = {key: outcomes.by_digest[plan.slots[0].digests[0]] for key, plan in self._plans.items()}
+        won = {key: known[plan.slots[0].digests[0]] for key, plan in self._plans.items()}
         self._won = [[] for _ in self.group.responses]
         for (first, second), outcome in won.items():
             back = won[second, first]
@@ -183,14 +180,17 @@ async def plan_tournaments(
     return tournaments
 
 
+class Played(NamedTuple):
+    """What has become known since the last one: the groups whose tournament is over, by place, and new outcomes."""
+
+    groups: dict[int, PlannedGroup]
+    outcomes: Outcomes
+
+
 async def play(
-    judge: AnyJudge,
-    tournaments: Sequence[GroupTournament],
-    deadline: float,
-    caller: Caller,
-    outcomes: JudgementResults,
-) -> AsyncGenerator[tuple[int, PlannedGroup], None]:
-    """Judge all groups round by round into `outcomes`; yield the place of each group and the group once it is judged.
+    judge: AnyJudge, tournaments: Sequence[GroupTournament], deadline: float, caller: Caller
+) -> AsyncGenerator[Played, None]:
+    """Judge all groups round by round.
 
     A round of all groups is submitted at once, so the queue admits or refuses it as a whole. Comparisons that the
     deadline cuts off fail, in later rounds too. Closing cancels the rest.
@@ -199,7 +199,7 @@ async def play(
         Overloaded: the judge's queue has no room for a round; what was judged before is cached.
         NotReady: no judge is available.
     """
-    left, slicer = dict(enumerate(tournaments)), TimeSlicer()
+    left, known, slicer = dict(enumerate(tournaments)), dict[bytes, CallOutcome](), TimeSlicer()
     while left:
         plans: list[ResponsePlan] = []
         places: list[int] = []
@@ -207,21 +207,18 @@ async def play(
             of_group = await tournament.next_round(slicer)
             plans += of_group
             places += [place] * len(of_group)
-        waiting, found = Counter(places), JudgementResults()
-        async with aclosing(as_completed(judge, plans, deadline, caller=caller, into=found)) as completed:
-            async for index in completed:
-                assert index is not None
-                place = places[index]
-                waiting[place] -= 1
-                if waiting[place]:
-                    continue
-                tournament = left[place]
-                outcomes.take(found, tournament.digests() & found.by_digest.keys())
-                tournament.record(outcomes)
-                if tournament.finished:
-                    del left[place]
-                    yield place, tournament.judged_group()
-        outcomes.add_costs(found)
+        waiting = Counter(places)
+        async with aclosing(judge.judge(plans, deadline, caller=caller)) as judging:
+            async for judged in judging:
+                known.update(judged.outcomes.by_digest)
+                finished = {}
+                for place in [places[index] for index in judged.complete]:
+                    waiting[place] -= 1
+                    if not waiting[place]:
+                        left[place].record(known)
+                        if left[place].finished:
+                            finished[place] = left.pop(place).judged_group()
+                yield Played(finished, judged.outcomes)
 
 
 def pair_verdicts(group: Sequence[Sequence[wire.Verdict]], use: wire.VerdictUse) -> list[PairVerdict]:
@@ -316,7 +313,7 @@ def _plans(
     return [planner.plan("a", a, b), planner.plan("b", b, a)]
 
 
-def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: JudgementResults) -> wire.Comparison:
+def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
     orders = tuple([_order(plan.slots[0], outcomes) for plan in plans])
     wins = [_WIN[order.preferred] for order in orders if order.preferred is not None]
     if len(wins) < len(orders):
@@ -337,7 +334,7 @@ def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Judgemen
 _WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
 
 
-def _order(slot: VerdictSlot, outcomes: JudgementResults) -> wire.OrderVerdict:
+def _order(slot: VerdictSlot, outcomes: Outcomes) -> wire.OrderVerdict:
     first = "a" if slot.criterion == "a" else "b"
     second = "b" if first == "a" else "a"
     (digest,) = slot.digests

@@ -15,13 +15,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from judge_server.errors import InvalidRequest, JudgingFailed
-from judge_server.judging.combining import CombinedConfig
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
-from judge_server.judging.results import Caller, JudgementResults, VerdictRules, failures_by_kind
+from judge_server.judging.results import Caller, Outcomes, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import resolve_rubrics
-from judge_server.scoring.combined import AnyJudge, as_completed
+from judge_server.scoring.judge import AnyJudge
 from judge_server.scoring.planner import (
     JudgedRequest,
     PlannedGroup,
@@ -33,7 +32,7 @@ from judge_server.scoring.planner import (
 )
 from judge_server.scoring.ranking import GroupTournament, pair_verdicts, plan_tournaments, play
 from judge_server.scoring.verdicts import (
-    apply_decoys,
+    decoy_failures,
     failure_of,
     is_suspicious,
     judge_of,
@@ -98,7 +97,7 @@ class ScoringJob:
     groups: list[PlannedGroup]
     tournaments: Sequence[GroupTournament] = ()
     record_id: bytes | None = None
-    outcomes: JudgementResults = field(default_factory=JudgementResults)
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
     @property
     def caller(self) -> Caller:
@@ -221,27 +220,28 @@ class Scorer:
         With `tick_s`, also yield None when that many seconds have passed without one.
         """
         if job.tournaments:
-            async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller, job.outcomes)) as played:
-                async for place, group in played:
-                    job.groups[place] = group
-                    yield place
+            async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller)) as playing:
+                async for played in playing:
+                    job.outcomes.add(played.outcomes)
+                    for place, group in played.groups.items():
+                        job.groups[place] = group
+                        yield place
             return
         group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
         waiting = [len(group.responses) for group in job.groups]
-        completed = as_completed(
-            self.judge, job.plans, job.deadline, caller=job.caller, into=job.outcomes, tick_s=tick_s
-        )
-        async with aclosing(completed):
-            async for index in completed:
-                if index is None:
+        judging = self.judge.judge(job.plans, job.deadline, caller=job.caller, tick_s=tick_s)
+        async with aclosing(judging):
+            async for judged in judging:
+                job.outcomes.add(judged.outcomes)
+                for place in [group_of[index] for index in judged.complete]:
+                    waiting[place] -= 1
+                    if not waiting[place]:
+                        plans = [response.plan for response in job.groups[place].responses]
+                        rejected = decoy_failures(plans, job.outcomes, job.request.judging.on_decoy)
+                        job.outcomes.by_digest.update(rejected)
+                        yield place
+                if not judged.complete:
                     yield None
-                    continue
-                place = group_of[index]
-                waiting[place] -= 1
-                if not waiting[place]:
-                    plans = [response.plan for response in job.groups[place].responses]
-                    apply_decoys(plans, job.outcomes, job.request.judging.on_decoy)
-                    yield place
 
     async def _plan_job(
         self,
@@ -320,10 +320,8 @@ class Scorer:
 
 def _with_new_digests(prepared: PreparedConfig, salt: str) -> PreparedConfig:
     """Return a configuration whose calls are in no cache, and which no other request has in flight."""
-    if isinstance(prepared, CombinedConfig):
-        members = tuple([_with_new_digests(member, salt) for member in prepared.members])
-        prepared = replace(prepared, members=members)
-    return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}")
+    members = tuple([_with_new_digests(member, salt) for member in prepared.members])
+    return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}", members=members)
 
 
 async def _group_verdicts(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupVerdicts:
@@ -471,7 +469,7 @@ def _reward_response(
     )
 
 
-def _judging_failed(outcomes: JudgementResults, error: UnscoredCriteria) -> JudgingFailed:
+def _judging_failed(outcomes: Outcomes, error: UnscoredCriteria) -> JudgingFailed:
     if error.uncertain:
         return JudgingFailed(f"on_uncertain is 'error': {error}.")
     kinds = failures_by_kind(outcomes.by_digest.values())

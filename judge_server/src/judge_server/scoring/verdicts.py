@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
-from judge_server.judging.combining import CombinedConfig, CombinedResult
+from judge_server.judging.combining import CombinedResult
 from judge_server.judging.contextual import ContextualResult
 from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
@@ -12,44 +12,39 @@ from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
     DEFAULT_RULES,
     NO_MEMBER_COSTS,
-    JudgementResults,
     MemberCosts,
+    Outcomes,
     VerdictRules,
 )
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.combined import AnyJudge, CombinedJudge
+from judge_server.scoring.judge import AnyJudge
 from judge_server.scoring.planner import PlannedGroup
 from trainer_client import wire
 from trainer_client.wire.base import construct
 from trainer_client.wire.judging import DecoyPolicy
 
 
-def read_verdicts(
-    plan: ResponsePlan, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES
-) -> list[wire.Verdict]:
+def read_verdicts(plan: ResponsePlan, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> list[wire.Verdict]:
     """Return the verdict of each slot of a plan, in order."""
     return [verdict_of(slot, outcomes, rules) for slot in plan.slots]
 
 
-def is_suspicious(plan: ResponsePlan, outcomes: JudgementResults) -> bool | None:
+def is_suspicious(plan: ResponsePlan, outcomes: Outcomes) -> bool | None:
     """Return whether the judge said that the response meets a decoy criterion; None without an answer to that."""
     outcome = None if plan.decoy is None else outcomes.by_digest[plan.decoy.digests[0]]
     return outcome.score >= 0.5 if isinstance(outcome, JudgeResult) else None
 
 
-def apply_decoys(plans: Iterable[ResponsePlan], outcomes: JudgementResults, policy: DecoyPolicy) -> None:
-    """Under the policy `fail`, replace the judge's verdicts on suspicious responses by failures of the kind `decoy`.
+def decoy_failures(plans: Iterable[ResponsePlan], outcomes: Outcomes, policy: DecoyPolicy) -> dict[bytes, CallFailure]:
+    """Under the policy `fail`, return failures of the kind `decoy` for the judge's verdicts on suspicious responses.
 
-    The outcomes are those of one request: caches and other requests keep the verdicts.
+    They are for one request: caches and other requests keep the verdicts.
     """
-    if policy == "flag":
-        return
-    for plan in plans:
-        if is_suspicious(plan, outcomes):
-            judged = [digest for slot in plan.slots if slot.method == "judge" for digest in slot.digests]
-            outcomes.by_digest.update(dict.fromkeys(judged, _DECOY_MET))
+    suspicious = [plan for plan in plans if is_suspicious(plan, outcomes)] if policy == "fail" else []
+    slots = [slot for plan in suspicious for slot in plan.slots if slot.method == "judge"]
+    return dict.fromkeys([digest for slot in slots for digest in slot.digests], _DECOY_MET)
 
 
 _DECOY_MET = CallFailure(
@@ -57,7 +52,7 @@ _DECOY_MET = CallFailure(
 )
 
 
-def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
+def verdict_of(slot: VerdictSlot, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
     """Return the verdict of one slot."""
     digests = slot.digests
     if not digests:
@@ -75,7 +70,6 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
             turns=turns_of(slot, outcomes),
         )
     uncertain = rules.is_uncertain(outcome, slot.method)
-    cached = outcomes.cached
     return construct(
         wire.Verdict,
         {
@@ -94,14 +88,14 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
             "method": slot.method,
             "votes": scores,
             "failure": None,
-            "cached": all(digest in cached for digest in slot.awaited),
+            "cached": outcomes.cached.issuperset(slot.awaited),
             "members": members_of(outcome) if len(votes) == 1 else (),
-            "turns": turns_of(slot, outcomes),
+            "turns": turns_of(slot, outcomes) if slot.turns else (),
         },
     )
 
 
-def turns_of(slot: VerdictSlot, outcomes: JudgementResults) -> tuple[wire.TurnVerdict, ...]:
+def turns_of(slot: VerdictSlot, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
     """Return the verdict on each turn; empty unless the criterion applies to each turn."""
     verdicts = []
     for number, digest in slot.turns:
@@ -125,25 +119,22 @@ def failure_of(outcome: CallFailure) -> wire.Failure:
     return wire.Failure(kind=outcome.kind, detail=replace_lone_surrogates(outcome.detail))
 
 
-def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: JudgementResults) -> wire.JudgeInfo | None:
+def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: Outcomes) -> wire.JudgeInfo | None:
     """Return the judge as named in an answer, with its members' costs; None if no judge was asked."""
     if prepared is None:
         return None
-    members: tuple[wire.JudgeMember, ...] = ()
-    if isinstance(judge, CombinedJudge) and isinstance(prepared, CombinedConfig):
-        of = zip(judge.names, judge.judges, prepared.members, strict=True)
-        members = tuple(
-            [
-                wire.JudgeMember(
-                    judge=name,
-                    model=member.identity.model,
-                    fingerprint=own.fingerprint,
-                    calibration=_calibration_of(own),
-                    usage=member_usage(outcomes.members.get(name, NO_MEMBER_COSTS)),
-                )
-                for name, member, own in of
-            ]
-        )
+    members = tuple(
+        [
+            wire.JudgeMember(
+                judge=name,
+                model=member.identity.model,
+                fingerprint=own.fingerprint,
+                calibration=_calibration_of(own),
+                usage=member_usage(outcomes.members.get(name, NO_MEMBER_COSTS)),
+            )
+            for (name, member), own in zip(judge.members.items(), prepared.members, strict=True)
+        ]
+    )
     return wire.JudgeInfo(
         model=judge.identity.model,
         protocol=prepared.config.protocol,
@@ -165,7 +156,7 @@ def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
 
 
 def usage_of(
-    outcomes: JudgementResults,
+    outcomes: Outcomes,
     groups: Sequence[PlannedGroup] = (),
     rules: VerdictRules = DEFAULT_RULES,
     *,
@@ -191,7 +182,7 @@ def usage_of(
     )
 
 
-def _failed(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
+def _failed(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
     """Return the number of failed verdicts; of those that are made of others, these count."""
     made = outcomes.combined
     return len([1 for digest, o in outcomes.by_digest.items() if type(o) is CallFailure and digest not in made])
@@ -210,7 +201,7 @@ def member_usage(member: MemberCosts) -> wire.MemberUsage:
     )
 
 
-def _count_uncertain(outcomes: JudgementResults, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
+def _count_uncertain(outcomes: Outcomes, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
     """Return the number of distinct verdicts that were uncertain."""
     if rules.band is None:
         return 0
@@ -218,7 +209,7 @@ def _count_uncertain(outcomes: JudgementResults, groups: Sequence[PlannedGroup],
     return sum(verdict_of(slot, outcomes, rules).status == "uncertain" for slot in slots.values())
 
 
-def _clipped(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
+def _clipped(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
     clipped: set[bytes] = set()
     for group in groups:
         highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}

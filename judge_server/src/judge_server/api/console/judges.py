@@ -17,8 +17,7 @@ from judge_server.judging.calibration import NEUTRAL, StoredCalibration
 from judge_server.judging.questions import JudgingConfig
 from judge_server.pools import MemberView
 from judge_server.queueing import project_of_run
-from judge_server.scoring.combined import AnyJudge, CombinedJudge
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.judge import AnyJudge
 from trainer_client.wire import JudgingProtocol
 
 
@@ -47,8 +46,7 @@ def judge_details(judges: Mapping[str, AnyJudge], fingerprint: str) -> JudgeDeta
                 continue
             if prepared.fingerprint == fingerprint:
                 calibration = None if prepared.calibration == NEUTRAL else prepared.calibration.name
-                fitted = judge.stored_calibrations if isinstance(judge, Judge) else ()
-                stored = next((one for one in fitted if one.reference == calibration), None)
+                stored = next((one for one in judge.stored_calibrations if one.reference == calibration), None)
                 return JudgeDetails(
                     name, judge.identity.model, config.protocol, config.rationale, calibration,
                     prepared.uncalibrated, stored,
@@ -147,11 +145,11 @@ async def _shown(service: Service, name: str, project: str, *, operator: bool) -
     runs = [(run, calls) for run, calls in judge.metrics.calls_by_run().items() if project_of_run(run) == project]
     return ShownJudge(
         name, judge, ready, reason,
-        judge.names if isinstance(judge, CombinedJudge) else (),
+        tuple(judge.members),
         judge.executor.members() if operator else (),
         tuple(sorted([(run.rpartition("\0")[2], calls) for run, calls in runs], key=lambda one: -one[1])),
         _totals(judge) if operator else None,
-        judge.stored_calibrations if isinstance(judge, Judge) else (),
+        judge.stored_calibrations,
     )  # fmt: skip
 
 

@@ -198,6 +198,7 @@ class LlamaCppEngine:
 
     fatal_error = ""
     concurrent_calls = None
+    pool = None
 
     def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
         self._model = model

@@ -62,6 +62,7 @@ class OpenAIEngine:
     """
 
     fatal_error = ""
+    pool = None
 
     def __init__(
         self,

@@ -249,6 +249,7 @@ class SystemOneEngine:
 
     fatal_error = ""
     concurrent_calls = None
+    pool = None
 
     def __init__(
         self,

@@ -179,6 +179,7 @@ class VllmEngine:
     """
 
     concurrent_calls = None
+    pool = None
 
     def __init__(self, model: str, settings: VllmSettings | None = None) -> None:
         self._model = model

@@ -1,0 +1,60 @@
+"""What is found out about a request's verdicts reaches the one who waits for them, each thing once."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from judge_server.errors import NotReady, Overloaded, ServiceError
+from judge_server.judging.results import Costs, Judged, JudgingProgress, Outcomes, collect
+from judge_server.ports import JudgeResult
+
+MET, UNMET = JudgeResult(1.0), JudgeResult(0.0)
+A, B = b"a" * 32, b"b" * 32
+
+
+async def test_the_values_told_add_up_to_everything() -> None:
+    progress = JudgingProgress()
+
+    async def judge() -> None:
+        for digest, outcome in ((A, MET), (B, UNMET)):
+            progress.add(Outcomes({digest: outcome}, checks=1))
+            progress.charge(Costs(calls=2, tokens_computed=10))
+            await asyncio.sleep(0)
+
+    told = await collect(progress.follow(judge, tick_s=0))
+    assert told == progress.total()
+    assert told == Outcomes({A: MET, B: UNMET}, checks=2, costs=Costs(calls=4, tokens_computed=20))
+
+
+@pytest.mark.parametrize(("error", "expected"), [(NotReady("gone"), [A]), (Overloaded("full"), [])], ids=repr)
+async def test_what_was_judged_is_told_before_an_error_unless_the_request_is_refused(
+    error: ServiceError, expected: list[bytes]
+) -> None:
+    progress, told = JudgingProgress(), Outcomes()
+
+    async def judge() -> None:
+        progress.add(Outcomes({A: MET}))
+        raise error
+
+    async def read() -> None:
+        async for judged in progress.follow(judge):
+            told.add(judged.outcomes)
+
+    with pytest.raises(type(error)):
+        await read()
+    assert list(told.by_digest) == expected
+
+
+async def test_leaving_cancels_the_judging() -> None:
+    progress, ended = JudgingProgress(), asyncio.Event()
+
+    async def judge() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with aclosing(progress.follow(judge, tick_s=0)) as judging:
+        assert await anext(judging) == Judged((), Outcomes())
+    assert ended.is_set()
