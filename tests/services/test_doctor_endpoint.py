@@ -9,6 +9,7 @@ import pytest
 from adjudge_services.cli.output import out
 from tests.fixtures.ports import unused_port
 from tests.judge_server.dialects import KINDS, MODEL, ServerKind, dialect_server_in_thread, openai_error
+from tests.judge_server.vllm_server import vllm_server
 from tests.services.command import adjudge
 
 
@@ -53,6 +54,14 @@ def test_a_server_without_gaps_leaves_nothing_to_do_but_estimates() -> None:
     assert found["easy question"][0].startswith("yes, P(yes) 0.")
     assert 0 < float(found["mass of yes and no"][0]) < 1
     assert [part for part, (_, done) in found.items() if done] == ["token counts"]
+
+
+@pytest.mark.parametrize(("has_route", "seen"), [(True, "several, by the batch route"), (False, "one")])
+def test_the_batch_route_is_reported(has_route: bool, seen: str) -> None:
+    with vllm_server(has_batch_route=has_route) as server:
+        result = adjudge("doctor", server.url, "--json")
+    found = {row["part"]: row["found"] for row in json.loads(result.stdout)["findings"]}
+    assert found["calls per request"] == seen
 
 
 @pytest.mark.parametrize(

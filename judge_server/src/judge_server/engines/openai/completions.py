@@ -7,7 +7,10 @@ read, is told apart here: only the second says anything about the judge.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -320,6 +323,20 @@ class ChatCompletion(_ResponseModel):
         logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
         return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
 
+    def distance(self, other: "ChatCompletion") -> float:
+        """Return how differently two answers begin: the total variation distance of their first tokens, from 0 to 1.
+
+        Without log-probabilities, texts are the same or not.
+        """
+        at, other_at = self.first_position, other.first_position
+        if at is None or other_at is None:
+            return float(self.content != other.content)
+        ours, theirs = [
+            {top.token: math.exp(top.logprob) for top in answer.top_logprobs}
+            for answer in (self._positions[at], other._positions[other_at])
+        ]
+        return math.fsum(abs(ours.get(token, 0.0) - theirs.get(token, 0.0)) for token in ours.keys() | theirs) / 2
+
     def tokens(self, *, most_prompt: int, most_written: int) -> TokenCounts:
         """Return the server's token counts, clipped to 0..`most_prompt` and 0..`most_written`.
 
@@ -336,6 +353,58 @@ class ChatCompletion(_ResponseModel):
     def _positions(self) -> tuple[Position, ...]:
         logprobs = self.choices[0].logprobs
         return (logprobs.content or ()) if logprobs is not None else ()
+
+
+def read_together(content: Any, sizes: Sequence[int]) -> list[ChatCompletion | None]:
+    """Read the answer to several conversations of `sizes` bytes, whose choices name theirs by `index`.
+
+    None stands for a choice that is missing, there twice, unreadable or an error. If one names a conversation that was
+    not asked, the indices mean something else, and no choice is read.
+
+    The answer has one `usage` for all conversations. Its prompt tokens are shared out in proportion to their sizes. The
+    tokens written are counted by each choice's `token_ids`, or shared out evenly if it has none.
+    """
+    completions: list[ChatCompletion | None] = [None] * len(sizes)
+    if not isinstance(content, dict):
+        return completions
+    choices = [choice for choice in _as_list(content.get("choices")) if isinstance(choice, dict)]
+    places = Counter(_length(choice.get("index")) for choice in choices)
+    if not places.keys() <= set(range(len(sizes))):
+        return completions
+    shares = _usage_shares(content.get("usage"), sizes)
+    for choice in choices:
+        place = choice["index"]
+        if places[place] > 1 or embedded_error({"choices": [choice]}) is not None:
+            continue
+        usage = shares[place]
+        if isinstance(token_ids := choice.get("token_ids"), list):
+            usage = usage | {"completion_tokens": len(token_ids)}
+        with suppress(ValidationError):
+            completions[place] = ChatCompletion.model_validate(content | {"choices": [choice], "usage": usage})
+    return completions
+
+
+def _usage_shares(given: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Share out the `usage` of several conversations, as that of each."""
+    usage = _Usage.model_validate(_as_counts(given))
+    evenly = [1] * len(sizes)
+    return [
+        {"prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens": written}
+        for prompt, cached, written in zip(
+            _share(usage.prompt_tokens, sizes),
+            _share(usage.prompt_tokens_details.cached_tokens, sizes),
+            _share(usage.completion_tokens, evenly),
+            strict=True,
+        )
+    ]
+
+
+def _share(total: int, weights: Sequence[int]) -> list[int]:
+    """Split a count in proportion to weights, in whole numbers that add up to it; an impossible count stays one."""
+    if total <= 0:
+        return [total] * len(weights)
+    ends = [total * weight // sum(weights) for weight in accumulate(weights)]
+    return [end - start for start, end in pairwise([0, *ends])]
 
 
 def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:

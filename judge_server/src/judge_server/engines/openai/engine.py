@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from judge_server.engines.common import RunningCalls, UrlOptions
+from judge_server.engines.openai.batched_chat import BatchedChat, BatchLimits
 from judge_server.engines.openai.calls import (
     ChatMessage,
     answer_body,
@@ -84,6 +85,7 @@ class OpenAIEngine:
         self._semaphore = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
         self._learned = Learned()
+        self._batch_limits = BatchLimits()
         self._counter: TokenCounter | None = None
         self._running_calls = RunningCalls()
 
@@ -126,6 +128,7 @@ class OpenAIEngine:
         if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
             self._concurrency = 1
             self._semaphore = asyncio.Semaphore(1)
+        self._batch_limits.offered = endpoint.batches
         self._counter = TokenCounter(self._http, dialect.model, endpoint.counter, at_once=self._concurrency)
         self._endpoint = endpoint
         release = f" ({endpoint.release})" if endpoint.release else ""
@@ -145,11 +148,13 @@ class OpenAIEngine:
 
         The first call is sent alone, unless the server shares the prefix of calls that arrive together.
         """
+        session = self._http.session_of(batch.system, batch.shared, *batch.images)
+        requests = BatchedChat(self._http, session, self._batch_limits)
         shares = self._endpoint is not None and self._endpoint.capabilities.prefix_in_flight
         alone = 0 if shares else min(1, len(batch.calls))
         waves = (range(alone), range(alone, len(batch.calls)))
         for wave in waves:
-            calls = {index: self._outcome(batch, batch.calls[index]) for index in wave}
+            calls = {index: self._outcome(batch, batch.calls[index], requests) for index in wave}
             async with aclosing(self._running_calls.answers(calls)) as answers:
                 async for answer in answers:
                     yield answer
@@ -189,13 +194,12 @@ class OpenAIEngine:
         await self._running_calls.cancel_all()
         await self._http.close()
 
-    async def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailure:
+    async def _outcome(self, batch: Batch, call: Call, requests: BatchedChat) -> Reply | CallFailure:
         try:
             async with self._semaphore:
                 if (endpoint := self._endpoint) is None:
                     return CallFailure("engine", "the engine is not running")
-                session = self._http.session_of(batch.system, batch.shared, *batch.images)
-                return await Conversation(self._http, endpoint, session, self._learned).reply(batch, call)
+                return await Conversation(requests, endpoint, self._learned).reply(batch, call)
         except EndpointError as error:
             return error.failure
 
@@ -238,14 +242,13 @@ class Learned:
 class Conversation:
     """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it.
 
-    All turns carry `session`, so that a router sends them to the engine that has computed their prefix. What the
+    All turns go to `requests`, so that a router sends them to the engine that has computed their prefix. What the
     endpoint refuses is added to `learned`, and no later conversation sends it.
     """
 
-    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str, learned: Learned) -> None:
-        self._http = http
+    def __init__(self, requests: BatchedChat, endpoint: Endpoint, learned: Learned) -> None:
+        self._requests = requests
         self._endpoint = endpoint
-        self._session = session
         self._learned = learned
 
     async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
@@ -305,7 +308,7 @@ class Conversation:
         while True:
             body = {**body, limit_field: limits.limit(body[limit_field])}
             try:
-                completion = await self._http.chat(body, session=self._session)
+                completion = await self._requests.chat(body, limit=body[limit_field])
             except EndpointError as error:
                 if refuses_limit(error) and limits.refuse_limit(body[limit_field]):
                     continue

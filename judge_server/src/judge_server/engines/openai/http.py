@@ -11,7 +11,7 @@ import re
 import secrets
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -31,6 +31,7 @@ from judge_server.engines.openai.completions import (
     embedded_error,
     parse_body,
     parse_error_body,
+    read_together,
     shape_error,
 )
 from judge_server.ports import CallFailure
@@ -147,13 +148,24 @@ class OpenAIHttp:
 
     async def chat(self, body: dict[str, Any], *, session: str | None = None) -> ChatCompletion:
         """Request one chat completion, with the session in `SESSION_HEADERS`. Raises `EndpointError`."""
-        headers = {} if session is None else dict.fromkeys(SESSION_HEADERS, session)
-        answer = await self._exchange("POST", f"{self.base_url}/chat/completions", body, headers)
+        answer = await self._exchange("POST", f"{self.base_url}/chat/completions", encode(body), _session(session))
         content = self._content(answer)
         try:
             return ChatCompletion.model_validate(content)
         except ValidationError as error:
             self._no_completion(answer, shape_error(error))
+
+    async def chat_together(
+        self, conversations: Sequence[bytes], fields: Mapping[str, Any], *, session: str | None = None
+    ) -> list[ChatCompletion | None]:
+        """Request a chat completion for each conversation by vLLM's batch route.
+
+        A conversation is the JSON of its messages, and `fields` is the rest of the body. A completion that is missing
+        or uncertain is None. Raises `EndpointError`.
+        """
+        body = b'{"messages":[' + b",".join(conversations) + b"]," + encode({**fields, "return_token_ids": True})[1:]
+        answer = await self._exchange("POST", f"{self.base_url}/chat/completions/batch", body, _session(session))
+        return read_together(self._content(answer), [len(conversation) for conversation in conversations])
 
     def _content(self, answer: HttpAnswer) -> Any:
         """Return the content of a completion; raises `EndpointError` for an error in it, or in its place."""
@@ -183,7 +195,7 @@ class OpenAIHttp:
 
     async def post(self, url: str, body: dict[str, Any]) -> HttpAnswer:
         """POST a JSON body and return the answer, whatever its status. Raises `EndpointError` if there is none."""
-        return await self._exchange("POST", url, body)
+        return await self._exchange("POST", url, encode(body))
 
     async def post_for_object(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
         """POST a JSON body and return the JSON object in the answer. Raises `EndpointError` if there is none."""
@@ -241,9 +253,8 @@ class OpenAIHttp:
             await self._session.close()
 
     async def _exchange(
-        self, method: str, url: str, body: dict[str, Any] | None, more_headers: Mapping[str, str] | None = None
+        self, method: str, url: str, content: bytes | None, more_headers: Mapping[str, str] | None = None
     ) -> HttpAnswer:
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         headers = ({} if content is None else {"Content-Type": "application/json"}) | dict(more_headers or {})
         try:
             async with self._get_session().request(
@@ -347,6 +358,15 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
         return None
     clock = _date(headers.get("Date", "")) or now
     return min(max(0.0, (until - clock).total_seconds()), MAX_RETRY_AFTER_S)
+
+
+def encode(content: Any) -> bytes:
+    """Return content as JSON in UTF-8; what UTF-8 cannot hold is replaced."""
+    return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _session(session: str | None) -> dict[str, str]:
+    return {} if session is None else dict.fromkeys(SESSION_HEADERS, session)
 
 
 def _duration(text: str) -> float | None:

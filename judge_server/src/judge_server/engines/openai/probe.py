@@ -32,7 +32,7 @@ from judge_server.engines.openai.calls import (
     text_of,
 )
 from judge_server.engines.openai.completions import ChatCompletion, ModelCard, ModelList, parse_body, shape_error
-from judge_server.engines.openai.http import EndpointError, OpenAIHttp
+from judge_server.engines.openai.http import EndpointError, OpenAIHttp, encode
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
 from judge_server.prompts.fencing import control_token_pattern
@@ -99,6 +99,7 @@ class Endpoint:
         counter: how it counts tokens.
         models: the ids of the models that it lists; empty if it has no such list.
         thinks: whether the model thinks before each answer, although nothing asks it to.
+        batches: whether it takes several conversations in one request, as vLLM's batch route does.
     """
 
     dialect: Dialect
@@ -111,6 +112,7 @@ class Endpoint:
     counter: CountMethod
     models: tuple[str, ...]
     thinks: bool
+    batches: bool
 
 
 async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | None) -> Endpoint:
@@ -162,6 +164,7 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
         await find_counter(http, dialect.model),
         tuple(card.id for card in cards),
         first.thinks,
+        not first.thinks and await _takes_batches(http, dialect),
     )
 
 
@@ -326,6 +329,24 @@ async def _supports_json_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
 async def _supports_structured_choice(http: OpenAIHttp, dialect: Dialect) -> bool:
     answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **structured_choice(_IMPLAUSIBLE_LABELS)))
     return answer is not None and answer.answer_text(thinking=False) in _IMPLAUSIBLE_LABELS
+
+
+async def _takes_batches(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether two conversations in one request get the answers that each gets alone, under the index of each.
+
+    This cannot change a verdict, so a failure means no, and is no reason not to start. Models that think are left out:
+    vLLM 0.26 reads all answers of such a request with one parser of thoughts, which keeps a state.
+    """
+    bodies = [dialect.body(_user(text), 4, **dialect.logprobs()) for text in (_COLOUR, _CAPITAL)]
+    fields = {name: value for name, value in bodies[0].items() if name != "messages"}
+    try:
+        one, other = await http.chat_together([encode(body["messages"]) for body in bodies], fields)
+        if one is None or other is None:
+            return False
+        first, second = [await http.chat(body) for body in bodies]
+    except EndpointError:
+        return False
+    return first.distance(one) + second.distance(other) < first.distance(other) + second.distance(one)
 
 
 async def _honours_seeds(http: OpenAIHttp, dialect: Dialect) -> bool:

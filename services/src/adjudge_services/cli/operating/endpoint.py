@@ -123,6 +123,7 @@ def _endpoint_findings(endpoint: Endpoint, *, has_key: bool) -> list[Finding]:
         Finding("token counts", "estimated", "prompts are shortened a little early")
         if endpoint.counter == "estimate"
         else Finding("token counts", "by the server"),
+        Finding("calls per request", "several, by the batch route" if endpoint.batches else "one"),
     ]
 
 
