@@ -10,6 +10,7 @@ from benchmarks.peers.driving import DriverConfig
 from benchmarks.peers.install import python
 from benchmarks.peers.processes import Driver, driver
 from benchmarks.peers.replies import Form
+from benchmarks.peers.scripted_server import BATCHED
 from benchmarks.server import running_service
 
 ADJUDGE = "Adjudge"
@@ -20,7 +21,8 @@ class PeerConfig:
     """A module of `drivers`, the form of reply that its prompt asks for, and its options.
 
     The option `in_flight` overrides the common number of calls in flight. `service` contains settings of the
-    `adjudge serve` in front of the server; None if the contender has no service.
+    `adjudge serve` in front of the server; None if the contender has no service. `path` is that of the API without
+    `/v1`.
     """
 
     name: str
@@ -28,6 +30,7 @@ class PeerConfig:
     form: Form
     options: Mapping[str, Any] = field(default_factory=dict)
     service: Mapping[str, str] | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ INSPECT_CACHE = PeerConfig("… its cache on", "inspect_ai", "grade", {"cache": 
 DEEPEVAL = PeerConfig("deepeval", "deepeval", "score")
 AUTORUBRIC = PeerConfig("autorubric", "autorubric", "status")
 OPENJUDGE = PeerConfig("OpenJudge", "openjudge", "score")
+BATCHES = PeerConfig("… batch route", "adjudge", "yes-no", service={}, path=BATCHED)
 
 SPEED = (
     PeerConfig(ADJUDGE, "adjudge", "yes-no", service={}),
     PeerConfig("… ledger off", "adjudge", "yes-no", service={"ADJUDGE_LEDGER": "off"}),
+    BATCHES,
     HAND,
     HAND_FIRST,
     VERIFIERS,
@@ -66,7 +71,7 @@ SPEED = (
     OPENJUDGE,
 )
 REAL = (SPEED[0], HAND_ALONE, HAND, HAND_FIRST, VERIFIERS, INSPECT, DEEPEVAL, AUTORUBRIC, OPENJUDGE)
-FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL, AUTORUBRIC, OPENJUDGE)
+FAULTS = (SPEED[0], BATCHES, HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL, AUTORUBRIC, OPENJUDGE)
 
 
 @asynccontextmanager
@@ -77,7 +82,7 @@ async def started(contender: PeerConfig, terms: Terms) -> AsyncIterator[Driver]:
     with ExitStack() as stack:
         interpreter = python(contender.module)
         if contender.service is not None:
-            engine = f"openai+{terms.root}/v1?timeout_s={terms.timeout_s:g}"
+            engine = f"openai+{terms.root}{contender.path}/v1?timeout_s={terms.timeout_s:g}"
             if terms.adjudge_in_flight:
                 engine += f"&concurrency={terms.adjudge_in_flight}"
             service, process = stack.enter_context(running_service(engine, **contender.service))

@@ -4,6 +4,7 @@ The name of the requested model selects the form: `yes-no` of one token, or the 
 """
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal, get_args
 
@@ -34,17 +35,28 @@ def verdict_text(form: Form, criterion: int, satisfied: bool) -> str:
     return "yes" if satisfied else "no"
 
 
+def completion(form: Form, texts: Sequence[str], logprobs: bool, usage: bytes) -> bytes:
+    """Build a chat completion with a choice for each text."""
+    choices = b",".join([b'{"index":%d,%s}' % (index, _choice(text, logprobs)) for index, text in enumerate(texts)])
+    return b'{"id":"scripted","object":"chat.completion","created":0,"model":"%s","choices":[%s],"usage":%s}' % (
+        form.encode(),
+        choices,
+        usage,
+    )
+
+
+def tokens_of(text: str) -> int:
+    """Return the number of tokens of a text."""
+    return max(1, len(text) // 4)
+
+
 @cache
-def completion(form: Form, text: str, logprobs: bool) -> tuple[bytes, bytes, int]:
-    """Build a chat completion; return the parts before and after its `usage`, and the number of tokens of the text."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+def _choice(text: str, logprobs: bool) -> bytes:
+    """Return the fields of a choice but for its index, without the braces."""
+    choice: dict[str, object] = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     if logprobs:
         choice["logprobs"] = {"content": [_position(text)]}
-    body = json.dumps(
-        {"id": "scripted", "object": "chat.completion", "created": 0, "model": form, "choices": [choice], "usage": "?"}
-    )
-    before, after = body.encode().split(b'"?"')
-    return before, after, max(1, len(text) // 4)
+    return json.dumps(choice).encode()[1:-1]
 
 
 def usage(prompt: int, cached: int, written: int) -> bytes:

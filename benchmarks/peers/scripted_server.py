@@ -1,6 +1,7 @@
 """`python -m benchmarks.peers.scripted_server PORT`: a simulated OpenAI chat API without a model.
 
-It answers in microseconds, in the form that the model's name selects, and counts its calls. `POST /control` sets faults
+It answers in microseconds, in the form that the model's name selects, and counts its calls. Under `/batched` it also
+takes several conversations in one request, as vLLM's batch route does. `POST /control` sets faults
 and resets the counters; `GET /counts` returns them. It exits when its standard input closes.
 """
 
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
@@ -18,8 +20,11 @@ import httptools
 import uvloop
 
 from benchmarks.peers.prefixes import PrefixCache
-from benchmarks.peers.replies import FORMS, GARBAGE, completion, usage, verdict_text
+from benchmarks.peers.replies import FORMS, GARBAGE, Form, completion, tokens_of, usage, verdict_text
 from benchmarks.peers.worksheets import CRITERION_MARK, RESPONSE_MARK, fault, pair, truth
+
+BATCHED = "/batched"
+"""Where the API also has vLLM's batch route."""
 
 
 @dataclass
@@ -63,11 +68,30 @@ class Script:
             "cpu_s": time.process_time(),
         }
 
-    def answer(self, body: bytes) -> tuple[bytes | None, str | None]:
-        """Return the completion, None for one that never arrives, and the pair if it is a true verdict on one."""
+    def answer(self, body: bytes) -> tuple[bytes | None, list[str]]:
+        """Return the completion, None for one that never arrives, and the pairs that it has a true verdict on."""
         request = json.loads(body)
+        return self._completion(request, [request["messages"]])
+
+    def answer_together(self, body: bytes) -> tuple[bytes | None, list[str]]:
+        """Return the completion of several conversations, as vLLM's batch route does."""
+        request = json.loads(body)
+        return self._completion(request, request["messages"])
+
+    def _completion(self, request: dict[str, Any], conversations: list[Any]) -> tuple[bytes | None, list[str]]:
         form = request["model"] if request["model"] in FORMS else FORMS[0]
-        prompt = "".join(f"<{message['role']}>{_text(message['content'])}" for message in request["messages"])
+        before = self.prompt_tokens, self.reused_tokens, self.written_tokens
+        replies = [self._reply(form, conversation) for conversation in conversations]
+        told = usage(self.prompt_tokens - before[0], self.reused_tokens - before[1], self.written_tokens - before[2])
+        texts = [text for text, _ in replies if text is not None]
+        if len(texts) < len(replies):
+            return None, []
+        judged = [pair for _, pair in replies if pair is not None]
+        return completion(form, texts, bool(request.get("logprobs")), told), judged
+
+    def _reply(self, form: Form, messages: list[dict[str, Any]]) -> tuple[str | None, str | None]:
+        """Return the text, None for one that never arrives, and the pair if it is a true verdict on one."""
+        prompt = "".join(f"<{message['role']}>{_text(message['content'])}" for message in messages)
         response, criterion = RESPONSE_MARK.search(prompt), CRITERION_MARK.search(prompt)
         tokens, reused = self.prefixes.read(prompt)
         self.calls += 1
@@ -84,9 +108,8 @@ class Script:
                 return None, None
             else:
                 text = verdict_text(form, int(criterion[1]), truth(judged))
-        before, after, written = completion(form, text, bool(request.get("logprobs")))
-        self.written_tokens += written
-        return before + usage(tokens, reused, written) + after, judged
+        self.written_tokens += tokens_of(text)
+        return text, judged
 
 
 def _text(content: object) -> str:
@@ -128,8 +151,11 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Answer the request."""
         url, self._url = self._url, b""
+        script = self._server.script
         if url.endswith(b"/chat/completions"):
-            self._completion()
+            self._complete(script.answer)
+        elif url.startswith(BATCHED.encode()) and url.endswith(b"/chat/completions/batch"):
+            self._complete(script.answer_together)
         elif url.endswith(b"/models"):
             self._write(
                 json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": self._server.owner}]}).encode()
@@ -148,20 +174,20 @@ class Connection(asyncio.Protocol):
         """Abort the connection."""
         self._transport.abort()
 
-    def _completion(self) -> None:
+    def _complete(self, answer: Callable[[bytes], tuple[bytes | None, list[str]]]) -> None:
         script = self._server.script
-        reply, judged = script.answer(self._body)
-        if script.calls == script.faults.restart_at:
+        calls_before = script.calls
+        reply, judged = answer(self._body)
+        if calls_before < script.faults.restart_at <= script.calls:
             self._server.restart()
         elif reply is not None and script.faults.delay_s:
             asyncio.get_running_loop().call_later(script.faults.delay_s, self._reply, reply, judged)
         elif reply is not None:
             self._reply(reply, judged)
 
-    def _reply(self, reply: bytes, judged: str | None) -> None:
+    def _reply(self, reply: bytes, judged: list[str]) -> None:
         if not self._transport.is_closing():
-            if judged is not None:
-                self._server.script.answered.add(judged)
+            self._server.script.answered.update(judged)
             self._write(reply)
 
     def _write(self, body: bytes, status: bytes = b"200 OK") -> None:

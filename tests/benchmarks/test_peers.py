@@ -16,7 +16,7 @@ from benchmarks.peers.driving import DriverConfig, Pass, Score, SingleCallDriver
 from benchmarks.peers.prefixes import BLOCK, PrefixCache
 from benchmarks.peers.processes import PeerUnavailable, driver
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
-from benchmarks.peers.scripted_server import Script, control
+from benchmarks.peers.scripted_server import BATCHED, Script, control
 from benchmarks.peers.worksheets import criteria, fault, pair, question, response, truth
 from benchmarks.server import running, unused_port
 from hypothesis import given
@@ -81,8 +81,8 @@ def test_the_server_gives_the_true_verdict_on_the_pair_in_the_prompt(form: Form)
     script = Script()
     for number, criterion in ((0, 0), (3, 7), (9, 11)):
         reply, judged = script.answer(body(number, criterion, form))
-        assert judged == pair(f"1-{number}", criterion)
-        assert said(reply) == verdict_text(form, criterion, truth(judged))
+        assert judged == [pair(f"1-{number}", criterion)]
+        assert said(reply) == verdict_text(form, criterion, truth(judged[0]))
 
 
 def test_log_probabilities_are_sent_where_requested() -> None:
@@ -91,9 +91,8 @@ def test_log_probabilities_are_sent_where_requested() -> None:
     without, _ = script.answer(body())
     assert with_them is not None
     assert without is not None
-    assert judged is not None
     tops = json.loads(with_them)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    assert [top["token"] for top in tops] == (["yes", "no"] if truth(judged) else ["no", "yes"])
+    assert [top["token"] for top in tops] == (["yes", "no"] if truth(judged[0]) else ["no", "yes"])
     assert "logprobs" not in json.loads(without)["choices"][0]
 
 
@@ -101,11 +100,35 @@ def test_garbage_and_hangs_are_not_verdicts_and_every_call_is_counted() -> None:
     script = Script()
     script.begin(replace(script.faults, garbage=1.0))
     reply, judged = script.answer(body())
-    assert (said(reply), judged) == (GARBAGE, None)
+    assert (said(reply), judged) == (GARBAGE, [])
     script.faults = replace(script.faults, garbage=0.0, hang=1.0)
-    assert script.answer(body()) == (None, None)
+    assert script.answer(body()) == (None, [])
     told = script.counts()
     assert (told["calls"], told["again"], told["answered"]) == (2, 1, [])
+
+
+def test_several_conversations_in_one_request_have_the_answers_that_each_has_alone() -> None:
+    bodies = [json.loads(body(number, criterion)) for number, criterion in ((0, 0), (3, 7), (9, 11))]
+    together = json.dumps(bodies[0] | {"messages": [one["messages"] for one in bodies], "logprobs": True}).encode()
+    alone = Script()
+    single = [json.loads(alone.answer(json.dumps(one | {"logprobs": True}).encode())[0] or b"") for one in bodies]
+    script = Script()
+    reply, judged = script.answer_together(together)
+    assert reply is not None
+    answer = json.loads(reply)
+    assert judged == [pair("1-0", 0), pair("1-3", 7), pair("1-9", 11)]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert [choice | {"index": 0} for choice in answer["choices"]] == [one["choices"][0] for one in single]
+    assert answer["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in single)
+    assert script.counts() | {"cpu_s": 0} == alone.counts() | {"cpu_s": 0}
+
+
+def test_several_conversations_never_arrive_if_one_of_them_does_not() -> None:
+    script = Script()
+    script.begin(replace(script.faults, hang=1.0))
+    one = json.loads(body())
+    assert script.answer_together(json.dumps(one | {"messages": [one["messages"]] * 2}).encode()) == (None, [])
+    assert script.counts()["calls"] == 2
 
 
 def test_an_unknown_control_of_the_server_is_refused() -> None:
@@ -201,6 +224,16 @@ async def test_the_server_stops_at_the_configured_call_and_restarts_with_its_cou
         assert json.loads(answer.content)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         told = (await http.get("/counts")).json()
     assert (told["calls"], told["again"], len(told["answered"])) == (3, 1, 2)
+
+
+async def test_only_the_batched_api_takes_several_conversations(server: str) -> None:
+    one = json.loads(body())
+    together = json.dumps(one | {"messages": [one["messages"]] * 2}).encode()
+    async with httpx2.AsyncClient(base_url=server) as http:
+        await http.post("/control", content=control())
+        answers = [await http.post(f"{path}/v1/chat/completions/batch", content=together) for path in (BATCHED, "")]
+    assert [answer.status_code for answer in answers] == [200, 404]
+    assert len(answers[0].json()["choices"]) == 2
 
 
 async def test_a_contender_that_is_not_installed_is_unavailable_with_the_way_to_install_it() -> None:

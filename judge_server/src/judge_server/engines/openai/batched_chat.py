@@ -128,7 +128,7 @@ class BatchedChat:
         try:
             return await self._http.chat_together(gathered.conversations, gathered.fields, session=self._session)
         except EndpointError as error:
-            if error.status not in _ASK_ALONE:
+            if error.status not in _ASK_ALONE and error.failure.kind != "timeout":
                 raise
             if error.status in _GONE:
                 self._turn_off(f"HTTP {error.status}")
