@@ -97,7 +97,7 @@ class Script:
         self.calls += 1
         self.prompt_tokens += tokens
         self.reused_tokens += reused
-        text, judged = verdict_text(form, 0, True), None
+        text, judged = verdict_text(form, 0, "?" in prompt), None
         if response is not None and criterion is not None:
             judged = pair(response[1], int(criterion[1]))
             drawn = fault(judged, self.attempts[judged])

@@ -22,6 +22,8 @@ from benchmarks.server import running, unused_port
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.engines.openai.engine import OpenAIEngine
+
 SETTING = DriverConfig(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
 
 
@@ -234,6 +236,17 @@ async def test_only_the_batched_api_takes_several_conversations(server: str) -> 
         answers = [await http.post(f"{path}/v1/chat/completions/batch", content=together) for path in (BATCHED, "")]
     assert [answer.status_code for answer in answers] == [200, 404]
     assert len(answers[0].json()["choices"]) == 2
+
+
+@pytest.mark.parametrize("path", [BATCHED, ""])
+async def test_adjudge_uses_the_batch_route_where_it_is(server: str, path: str) -> None:
+    async with httpx2.AsyncClient(base_url=server) as http:
+        await http.post("/control", content=control())
+    engine = OpenAIEngine(f"{server}{path}/v1")
+    await engine.start()
+    assert engine.endpoint is not None
+    assert engine.endpoint.batches == bool(path)
+    await engine.close()
 
 
 async def test_a_contender_that_is_not_installed_is_unavailable_with_the_way_to_install_it() -> None:
