@@ -81,12 +81,13 @@ class RunningCalls:
         """Start all calls in order, and yield (index, outcome) as each is done. Closing cancels those not done."""
         tasks = {asyncio.create_task(call): index for index, call in calls.items()}
         self._tasks |= tasks.keys()
-        waiting = set(tasks)
+        done: asyncio.Queue[asyncio.Task[Reply | CallFailure]] = asyncio.Queue()
+        for task in tasks:
+            task.add_done_callback(done.put_nowait)
         try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=tasks.__getitem__):
-                    yield tasks[task], _CLOSED if task.cancelled() else task.result()
+            for _ in range(len(tasks)):
+                task = await done.get()
+                yield tasks[task], _CLOSED if task.cancelled() else task.result()
         finally:
             await _cancel_tasks(tasks)
             self._tasks -= tasks.keys()

@@ -145,6 +145,11 @@ def text_of(message: ChatMessage) -> str:
     return content if isinstance(content, str) else "".join([part.get("text", "") for part in content])
 
 
+def byte_length(text: str) -> int:
+    """Return the length of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
 def count_images(messages: Sequence[ChatMessage]) -> int:
     """Return the number of images in these messages."""
     parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
@@ -209,7 +214,7 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
 
 def max_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
     """Return an upper bound on the tokens of these messages: one per byte, and those of images and chat template."""
-    text = sum(len(text_of(message).encode("utf-8", "replace")) for message in messages)
+    text = sum([byte_length(text_of(message)) for message in messages])
     return text + MAX_IMAGE_TOKENS * count_images(messages) + TEMPLATE_TOKENS
 
 

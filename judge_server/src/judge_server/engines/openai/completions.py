@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -41,49 +42,45 @@ class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def _as_token(given: Any) -> Any:
-    """Return a candidate with the text of its bytes where the server writes an id or a placeholder as the token."""
-    if not isinstance(given, dict):
-        return given
-    token, raw = given.get("token"), given.get("bytes")
-    if not isinstance(raw, list) or not raw or (isinstance(token, str) and not _PLACEHOLDER.match(token)):
-        return given
-    try:
-        return given | {"token": bytes(raw).decode("utf-8", "replace")}
-    except (TypeError, ValueError):
-        return given
-
-
 _PLACEHOLDER = re.compile(r"token_id:|bytes:|<0x[0-9A-Fa-f]{2}>$|$")
 
 
+def _token_of(given: Mapping[str, Any]) -> Any:
+    """Return the token of a candidate: the text of its bytes where the server writes an id or a placeholder."""
+    token, raw = given.get("token"), given.get("bytes")
+    if not isinstance(raw, list) or not raw or (isinstance(token, str) and not _PLACEHOLDER.match(token)):
+        return token
+    try:
+        return bytes(raw).decode("utf-8", "replace")
+    except (TypeError, ValueError):
+        return token
+
+
 def _possible(given: Any) -> Any:
-    """Return the candidates without those that the server gives no probability: null, or minus infinity."""
+    """Return candidates as pairs, without those that the server gives no probability: null, or minus infinity."""
     if given is None:
         return ()
     if isinstance(given, dict):  # by token
-        given = [{"token": token, "logprob": logprob} for token, logprob in given.items()]
+        return [(token, logprob) for token, logprob in given.items() if logprob not in _IMPOSSIBLE]
     if not isinstance(given, list):
         return given
-    return [top for top in given if not (isinstance(top, dict) and top.get("logprob", 0) in (None, -math.inf))]
+    candidates = [top if isinstance(top, dict) else {} for top in given]
+    return [(_token_of(top), top.get("logprob")) for top in candidates if top.get("logprob", 0) not in _IMPOSSIBLE]
 
 
-class TopToken(_ResponseModel):
-    """A candidate token at a position, and the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
-
-    _from_bytes = model_validator(mode="before")(_as_token)
+_IMPOSSIBLE = (None, -math.inf)
 
 
 class Position(_ResponseModel):
-    """A token that was written, and the most likely ones at its position."""
+    """A token that was written, and the most likely ones there, each with the natural logarithm of its probability."""
 
     token: str
-    top_logprobs: Annotated[tuple[TopToken, ...], BeforeValidator(_possible)] = ()
+    top_logprobs: Annotated[tuple[tuple[str, float], ...], BeforeValidator(_possible)] = ()
 
-    _from_bytes = model_validator(mode="before")(_as_token)
+    @model_validator(mode="before")
+    @classmethod
+    def _from_bytes(cls, given: Any) -> Any:
+        return {**given, "token": _token_of(given)} if isinstance(given, dict) else given
 
 
 def _known_positions(given: Any) -> Any:
@@ -105,13 +102,7 @@ class _Logprobs(_ResponseModel):
         tokens, tops = given.get("tokens"), given.get("top_logprobs")
         if not isinstance(tokens, list) or not isinstance(tops, list):
             return given
-        candidates = [
-            [{"token": token, "logprob": logprob} for token, logprob in top.items()] if isinstance(top, dict) else top
-            for top in tops
-        ]
-        return {
-            "content": [{"token": token, "top_logprobs": top} for token, top in zip(tokens, candidates, strict=False)]
-        }
+        return {"content": [{"token": token, "top_logprobs": top} for token, top in zip(tokens, tops, strict=False)]}
 
 
 def _as_logprobs(given: Any) -> Any:
@@ -283,10 +274,10 @@ class ChatCompletion(_ResponseModel):
         """Whether the model thought before its answer, although nothing asked it to."""
         return bool(self.thoughts) or self.answer_text(thinking=False) != self.content.strip()
 
-    @property
+    @cached_property
     def first_position(self) -> int | None:
         """The index of the first token that is more than white space; None without log-probabilities."""
-        return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
+        return next((i for i, position in enumerate(self._positions) if _unmarked(position.token).strip()), None)
 
     def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
         """Return the probability of each option at the first token that is not white space.
@@ -307,7 +298,7 @@ class ChatCompletion(_ResponseModel):
         A probability is at most 1, and so is the sum over different tokens.
         """
         at = self.first_position
-        logprobs = [] if at is None else [t.logprob for t in self._positions[at].top_logprobs]
+        logprobs = [] if at is None else [logprob for _, logprob in self._positions[at].top_logprobs]
         highest = max(logprobs, default=0.0)
         if highest > MASS_TOLERANCE:
             return f"a log-probability of {highest:g}"
@@ -320,7 +311,7 @@ class ChatCompletion(_ResponseModel):
         at = self.first_position
         if at is None or self.invalid_reason:
             return False
-        logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
+        logprobs = sorted([logprob for _, logprob in self._positions[at].top_logprobs], reverse=True)
         return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
 
     def distance(self, other: "ChatCompletion") -> float:
@@ -332,7 +323,7 @@ class ChatCompletion(_ResponseModel):
         if at is None or other_at is None:
             return float(self.content != other.content)
         ours, theirs = [
-            {top.token: math.exp(top.logprob) for top in answer.top_logprobs}
+            {token: math.exp(logprob) for token, logprob in answer.top_logprobs}
             for answer in (self._positions[at], other._positions[other_at])
         ]
         return math.fsum(abs(ours.get(token, 0.0) - theirs.get(token, 0.0)) for token in ours.keys() | theirs) / 2
@@ -408,8 +399,13 @@ def _share(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:
-    tops = [(top.token.translate(_SPACE_MARKS), math.exp(top.logprob)) for top in position.top_logprobs]
-    return tuple(math.fsum(p for token, p in tops if token in option.spellings) for option in token_choice.options)
+    masses = [(_unmarked(token), math.exp(logprob)) for token, logprob in position.top_logprobs]
+    spellings = [frozenset(option.spellings) for option in token_choice.options]
+    return tuple([math.fsum([mass for token, mass in masses if token in one]) for one in spellings])
+
+
+def _unmarked(token: str) -> str:
+    return token if token.isascii() else token.translate(_SPACE_MARKS)
 
 
 def _triggered(results: Any) -> str:

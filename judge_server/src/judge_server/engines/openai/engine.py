@@ -288,9 +288,11 @@ class Conversation:
 
     async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
         given = {name: body[name] for name in CONSTRAINTS if name in body}
+        if not given:
+            return await self._chat(body)
         constraint = json.dumps(given, sort_keys=True)
         free = {name: value for name, value in body.items() if name not in CONSTRAINTS}
-        if not given or constraint in self._learned.refused_constraints:
+        if constraint in self._learned.refused_constraints:
             return await self._chat(free)
         try:
             return await self._chat(body)
@@ -304,14 +306,16 @@ class Conversation:
 
     async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
         limit_field = self._endpoint.dialect.limit_field
-        limits = replace(self._learned)  # kept only if the endpoint takes them: its words alone prove nothing
+        limits = self._learned
         while True:
             body = {**body, limit_field: limits.limit(body[limit_field])}
             try:
                 completion = await self._requests.chat(body, limit=body[limit_field])
             except EndpointError as error:
-                if refuses_limit(error) and limits.refuse_limit(body[limit_field]):
-                    continue
+                if refuses_limit(error):
+                    limits = replace(limits)  # kept only if the endpoint takes them: its words alone prove nothing
+                    if limits.refuse_limit(body[limit_field]):
+                        continue
                 raise self._changed(body, error) from error
             self._learned.keep_limits(limits)
             break

@@ -24,6 +24,7 @@ import aiohttp
 import httpx2
 from aiohttp import AddrInfoType
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from judge_server.engines.openai.completions import (
     ChatCompletion,
@@ -362,7 +363,10 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
 
 def encode(content: Any) -> bytes:
     """Return content as JSON in UTF-8; what UTF-8 cannot hold is replaced."""
-    return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        return to_json(content)
+    except PydanticSerializationError:
+        return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _session(session: str | None) -> dict[str, str]:

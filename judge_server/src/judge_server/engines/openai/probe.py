@@ -24,6 +24,7 @@ from judge_server.engines.openai.calls import (
     Dialect,
     LimitField,
     Temperatures,
+    byte_length,
     count_images,
     json_schema,
     labels_schema,
@@ -445,12 +446,12 @@ def _user(text: str) -> list[ChatMessage]:
 def estimate(text: str) -> int:
     """Estimate the tokens of a text, erring upwards: half a token per ASCII letter or space, one per other byte."""
     prose = sum(len(run) for run in _PROSE.findall(text))
-    return math.ceil(prose / 2) + len(text.encode("utf-8", "replace")) - prose
+    return math.ceil(prose / 2) + byte_length(text) - prose
 
 
 def min_tokens(messages: Sequence[ChatMessage]) -> int:
     """Return a lower bound on the tokens of the messages with any tokenizer."""
-    return sum(len(text_of(message).encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
+    return sum([byte_length(text_of(message)) for message in messages]) // MAX_TOKEN_BYTES
 
 
 async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
