@@ -98,9 +98,11 @@ class RunningCalls:
 
 
 async def _cancel_tasks(tasks: Collection[asyncio.Task[Reply | CallFailure]]) -> None:
-    for task in tasks:
+    running = [task for task in tasks if not task.done()]
+    for task in running:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if running:
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def split_at_marks(text: str, *marks: str) -> list[str] | None:

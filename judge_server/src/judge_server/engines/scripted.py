@@ -42,6 +42,7 @@ _QUARTERS = 5
 _UNBOUNDED = 10
 _MOST_SENTENCES = 8
 _YES_NO = ["yes", "no"]
+_WRITTEN = (JsonOutput, TextOutput)
 
 
 def by_hash(batch: Batch, call: Call) -> Reply:
@@ -265,7 +266,7 @@ def _room(batch: Batch, call: Call) -> int:
     asked = _tokens(len(batch.system) + len(batch.shared) + len(call.question)) + call.think_tokens
     if call.reasoning is not None:
         asked += call.reasoning.max_tokens + _tokens(len(call.reasoning.ask))
-    return asked + (call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 1)
+    return asked + (call.answer.max_tokens if isinstance(call.answer, _WRITTEN) else 1)
 
 
 def _tokens(characters: int) -> int:

@@ -97,6 +97,8 @@ def verdict_of(slot: VerdictSlot, outcomes: Outcomes, rules: VerdictRules = DEFA
 
 def turns_of(slot: VerdictSlot, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
     """Return the verdict on each turn; empty unless the criterion applies to each turn."""
+    if not slot.turns:
+        return ()
     verdicts = []
     for number, digest in slot.turns:
         one = outcomes.by_digest[digest]

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -274,7 +273,7 @@ class ChatCompletion(_ResponseModel):
         """Whether the model thought before its answer, although nothing asked it to."""
         return bool(self.thoughts) or self.answer_text(thinking=False) != self.content.strip()
 
-    @cached_property
+    @property
     def first_position(self) -> int | None:
         """The index of the first token that is more than white space; None without log-probabilities."""
         return next((i for i, position in enumerate(self._positions) if _unmarked(position.token).strip()), None)
@@ -365,7 +364,7 @@ def read_together(content: Any, sizes: Sequence[int]) -> list[ChatCompletion | N
     shares = _usage_shares(content.get("usage"), sizes)
     for choice in choices:
         place = choice["index"]
-        if places[place] > 1 or embedded_error({"choices": [choice]}) is not None:
+        if places[place] > 1 or choice.get("error"):
             continue
         usage = shares[place]
         if isinstance(token_ids := choice.get("token_ids"), list):
