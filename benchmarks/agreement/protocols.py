@@ -15,9 +15,8 @@ import numpy as np
 
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, item_verdict
 from benchmarks.agreement.items import Item, load_items, tasks_of
-from benchmarks.agreement.metrics import measure
+from benchmarks.agreement.metrics import auroc, measure
 from benchmarks.agreement.store import StoredEngine, StoredReply, slug, stored_engine
-from benchmarks.figures import auroc
 from benchmarks.report import publish
 from judge_server.ports import CallFailure
 from trainer_client.wire import JudgingProtocol, Verdict
@@ -105,7 +104,7 @@ def table_rows(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, Protoc
 
 
 def _auroc(met: Sequence[float], unmet: Sequence[float]) -> str:
-    return f"{auroc([*met, *unmet], [1] * len(met) + [0] * len(unmet)):.2f}"
+    return f"{auroc([*met, *unmet], [True] * len(met) + [False] * len(unmet)):.2f}"
 
 
 def _mean(found: Sequence[ProtocolVerdict]) -> float:

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.agreement.contenders import FENCE
 from benchmarks.agreement.items import CALCULATION, plain_math
+from benchmarks.agreement.metrics import auroc
 from benchmarks.agreement.store import StoredEngine, slug, stored_engine
 from benchmarks.data import GSM8K, GSM8K_MODELS, gsm8k_answer, rows
-from benchmarks.figures import auroc
 from benchmarks.report import publish
 from judge_server.judging.questions import option
 from judge_server.ports import Batch, Call, CallFailure, Option, TokenChoice

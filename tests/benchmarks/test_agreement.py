@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +19,19 @@ from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
 from benchmarks.agreement.protocols import table_rows as protocol_rows
+from benchmarks.agreement.rows import labelled_row
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply, slug
 from benchmarks.agreement.tables import detail, table_rows
 from benchmarks.agreement.validity import WORDINGS, ask_lines, load_lines
 from benchmarks.agreement.validity import table_rows as validity_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
 from benchmarks.data import GSM8K_MODELS
-from benchmarks.figures import agreement, auroc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, always
-from judge_server.evaluation.metrics import RESAMPLES, VerdictArrays
+from judge_server.evaluation.labelled import LabelledResponse, read_rows
+from judge_server.evaluation.metrics import RESAMPLES
 from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
 from judge_server.judging.contextual import relative_probability
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
@@ -140,29 +140,6 @@ def verdict(probability: float, satisfied: bool | None = None) -> ItemVerdict:
     return ItemVerdict(yes, probability, probability, probability, None, 0.9, 60, 40, 0.1)
 
 
-def sample(labels: list[int], probabilities: list[float]) -> VerdictArrays:
-    given = np.array(probabilities)
-    return VerdictArrays(np.array(labels, dtype=bool), given >= 0.5, given)
-
-
-# Figures of verdicts, shared with the benchmark of judging configurations.
-
-
-def test_agreement_is_the_share_of_equal_verdicts_and_kappa_corrects_for_chance() -> None:
-    observed, kappa = agreement([1, 1, 1, 0], [1, 1, 0, 0])
-    assert observed == 0.75
-    assert kappa == pytest.approx((0.75 - 0.5) / (1 - 0.5))
-
-
-def test_a_judge_that_always_says_yes_has_a_kappa_of_zero() -> None:
-    assert agreement([1, 1, 1, 1], [1, 0, 1, 0]) == (0.5, 0.0)
-
-
-def test_auroc_counts_ties_as_half_and_is_nan_where_it_is_undefined() -> None:
-    assert auroc([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0]) == 0.875
-    assert math.isnan(auroc([0.9, 0.1], [1, 1]))
-
-
 # Items.
 
 
@@ -216,38 +193,24 @@ def test_measurement_only_tasks_are_refused_in_the_fit_half(folder: Path) -> Non
     assert list(load_items(folder, "held", ["healthbench"])) == ["healthbench"]
 
 
+def test_every_item_is_a_labelled_row_for_the_commands_that_measure_judges(folder: Path, tmp_path: Path) -> None:
+    items = [item for make in TASKS.values() for item in make(folder)]
+    write(tmp_path / "rows.jsonl", [labelled_row(item) for item in items])
+    read = list(read_rows(tmp_path / "rows.jsonl"))
+    assert len(read) == len(items)
+    for one, item in zip(read, items, strict=True):
+        assert isinstance(one, LabelledResponse)
+        assert (one.task, one.prompt, one.response, one.labels) == (
+            item.task,
+            item.prompt,
+            item.response,
+            {"c": float(item.label)},
+        )
+        assert (one.grounding, one.reference_answer) == (item.grounding, item.reference_answer)
+        assert [(asked.description, asked.kind) for asked in one.criteria] == [(item.criterion, item.kind)]
+
+
 # Metrics.
-
-
-def test_a_perfectly_calibrated_set_has_no_calibration_error() -> None:
-    calibrated = sample([1, 0, 0, 0, 1, 1, 1, 0], [0.25] * 4 + [0.75] * 4)
-    assert calibrated.figures()["ece"][0] == pytest.approx(0.0)
-    assert calibrated.figures()["brier"][0] == pytest.approx(0.1875)
-
-
-def test_figures_of_four_verdicts_checked_by_hand() -> None:
-    figures = {name: value[0] for name, value in sample([1, 1, 0, 0], [0.9, 0.45, 0.65, 0.1]).figures().items()}
-    assert figures["balanced_accuracy"] == 0.5
-    assert figures["auroc"] == 0.75
-    assert figures["ece"] == pytest.approx((0.1 + 0.55 + 0.65 + 0.1) / 4)
-    assert figures["brier"] == pytest.approx((0.1**2 + 0.55**2 + 0.65**2 + 0.1**2) / 4)
-    assert figures["yes_rate"] == 0.5
-
-
-def test_a_probability_of_one_is_in_the_last_bin() -> None:
-    assert sample([1, 0], [1.0, 0.95]).figures()["ece"][0] == pytest.approx(0.05 * 9.5)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=30))
-def test_auroc_equals_the_services_and_weights_count_as_repetitions(pairs: list[tuple[bool, int]]) -> None:
-    labels, probabilities = [int(label) for label, _ in pairs], [n / 8 for _, n in pairs]
-    one = sample(labels, probabilities).figures()
-    assert one["auroc"][0] == pytest.approx(auroc(probabilities, labels), nan_ok=True)
-    counts = np.arange(len(pairs)) % 3 + 1
-    weighted = sample(labels, probabilities).figures(counts[None, :].astype(float))
-    repeated = sample(list(np.repeat(labels, counts)), list(np.repeat(probabilities, counts))).figures()
-    for name in FIGURES:
-        assert weighted[name][0] == pytest.approx(repeated[name][0], nan_ok=True), name
 
 
 @given(

@@ -1,1 +1,0 @@
-"""Measure how several criteria per call, or reasons before the verdict, affect cost and verdicts."""
