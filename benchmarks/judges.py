@@ -6,7 +6,6 @@ give 800 judgements a second, however slow the machine. Rounds with one and with
 
 import argparse
 import asyncio
-import random
 import statistics
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import httpx2
 from rich.progress import track
 
-from benchmarks.http_overhead import CRITERIA, body
+from benchmarks.load import CRITERIA, judged, request, spread
 from benchmarks.report import publish
 from benchmarks.server import running_process
 
@@ -43,10 +42,7 @@ async def judgements_per_second(url: str, seconds: float) -> float:
         async def sender() -> None:
             nonlocal done
             while time.perf_counter() < begin + seconds + WARM_S:
-                content = body(random.getrandbits(60), RESPONSES)
-                answer = await client.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
-                if answer.status_code != 200 or b'"status":"failed"' in answer.content:
-                    raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:300]}")
+                await judged(client, request(RESPONSES))
                 now = time.perf_counter()
                 done += RESPONSES * CRITERIA if begin <= now < begin + seconds else 0
 
@@ -69,10 +65,7 @@ def main() -> None:
     publish(
         "judges",
         "Judges behind one api, scripted engines of 800 judgements/s each",
-        [
-            {"judges": judges, "judgements/s": statistics.median(values), "least": min(values), "most": max(values)}
-            for judges, values in rates.items()
-        ],
+        [{"judges": judges} | spread("judgements/s", values) for judges, values in rates.items()],
         notes=[
             f"two over one: {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f}), "
             f"{options.rounds} rounds of {options.seconds:g} s in turn, {IN_FLIGHT} requests of {RESPONSES} responses",

@@ -22,7 +22,7 @@ import httpx2
 import psycopg
 from sqlalchemy import make_url
 
-from benchmarks.console import RUBRIC, START, new_database, requests
+from benchmarks.ledger_rows import RUBRIC, START, new_database, requests
 from benchmarks.report import commit, machine
 from judge_server.api import Service, create_app
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations

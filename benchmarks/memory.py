@@ -7,39 +7,17 @@ waiting for the ledger. Memory grows until the verdict cache is full (100,000 en
 
 import argparse
 import asyncio
-import json
-import random
 from typing import Any
 
 import httpx2
 import psutil
-from rich.progress import Progress
 
-from benchmarks.http_overhead import PER_REQUEST, body
+from benchmarks.load import PER_REQUEST, TIMEOUT_S, caught_up, judged, keep_in_flight, ledger_state, request
 from benchmarks.report import publish
 from benchmarks.server import running_service
 
 IN_FLIGHT = 4
 RUNS = 8
-TIMEOUT_S = 120.0
-
-
-async def send(client: httpx2.AsyncClient, number: int) -> None:
-    """Send a new request, and wait if the ledger is far behind."""
-    request = json.loads(body(random.getrandbits(60))) | {"run": f"run {number % RUNS}", "step": number // RUNS}
-    answer = await client.post("/v1/rewards", json=request)
-    if answer.status_code != 200 or b'"status":"failed"' in answer.content:
-        raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:300]}")
-    while number % 50 == 0 and (await ledger(client))["waiting"] > 50 * PER_REQUEST:  # noqa: ASYNC110
-        await asyncio.sleep(0.5)
-
-
-async def ledger(client: httpx2.AsyncClient) -> dict[str, Any]:
-    """Return the ledger's state; fail if it lost verdicts."""
-    state: dict[str, Any] = (await client.get("/v1/ledger")).raise_for_status().json()
-    if state["lost"]:
-        raise RuntimeError(f"the ledger lost {state['lost']} verdicts")
-    return state
 
 
 def figures(process: psutil.Process, judged: int, state: dict[str, Any]) -> dict[str, Any]:
@@ -56,27 +34,23 @@ def figures(process: psutil.Process, judged: int, state: dict[str, Any]) -> dict
 
 
 async def drive(url: str, process: psutil.Process, judgements: int, every: int) -> list[dict[str, Any]]:
-    """Send judgements, and record a row after every `every` of them."""
+    """Send judgements, and record a row after every `every` of them. Wait where the ledger is far behind."""
     rows: list[dict[str, Any]] = []
-    numbers = iter(range(1, judgements // PER_REQUEST + 1))
     done = 0
     async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        with Progress(transient=True) as bar:
-            task = bar.add_task("judging", total=judgements)
 
-            async def sender() -> None:
-                nonlocal done
-                for number in numbers:
-                    await send(client, number)
-                    before, done = done, done + PER_REQUEST
-                    bar.advance(task, PER_REQUEST)
-                    if done // every > before // every:
-                        rows.append(figures(process, done, await ledger(client)))
+        async def send(number: int) -> None:
+            nonlocal done
+            await judged(client, request(run=f"run {number % RUNS}", step=number // RUNS))
+            while number % 50 == 0 and (await ledger_state(client))["waiting"] > 50 * PER_REQUEST:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+            before, done = done, done + PER_REQUEST
+            if done // every > before // every:
+                rows.append(figures(process, done, await ledger_state(client)))
 
-            await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
-            while (state := await ledger(client))["waiting"]:  # noqa: ASYNC110 - the ledger is in another process
-                await asyncio.sleep(0.2)
-        rows.append(figures(process, done, state))
+        await keep_in_flight(judgements // PER_REQUEST, IN_FLIGHT, "judging", send)
+        await caught_up(client)
+        rows.append(figures(process, done, await ledger_state(client)))
     return rows
 
 

