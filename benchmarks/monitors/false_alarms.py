@@ -10,6 +10,7 @@ import argparse
 import random
 from collections import Counter
 
+from benchmarks.report import publish
 from judge_server.monitoring.monitors import FIRST_STEPS, HISTORY_STEPS, MONITORS, report, wilson
 from rubric_store.ledger.rows import MonitoredRun, SignalSums, StepSums
 from trainer_client.wire.monitors import MonitorThresholds
@@ -97,12 +98,14 @@ def main() -> None:
             seen |= {one.monitor for one in report("r", until(run, step), MonitorThresholds()).findings}
         alarms.update(seen)
     looks = given.runs * (given.steps // given.every)
-    print(f"{given.runs} healthy runs of {given.steps} steps, {looks:,} looks, correlation {given.correlation:g}")
-    print("| monitor | runs with a false alarm | 95% interval |\n| --- | ---: | --- |")
+    rows = []
     for name, (signal, _) in MONITORS.items():
         if signal != "control":
             share = wilson(alarms[name], given.runs, 1.96)
-            print(f"| `{name}` | {alarms[name]} | {share.low:.1%} to {share.high:.1%} |")
+            interval = f"{share.low:.1%} to {share.high:.1%}"
+            rows.append({"monitor": name, "runs with a false alarm": alarms[name], "95% interval": interval})
+    title = f"{given.runs} healthy runs of {given.steps} steps, {looks:,} looks, correlation {given.correlation:g}"
+    publish("false_alarms", title, rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """`python -m benchmarks.papers.certainty`: reproduce DRO's Figure 3 by the simulation of its appendix D.
 
 The figure shows how well three rewards follow the tokens that reflect the reasoning, as their share falls and as
-references grow. Numbers that are missing from the paper's text are options; the second table lists them with reasons,
-and the third varies them one at a time.
+references grow. Numbers that are missing from the paper's text are options, which `docs/papers.md` lists with reasons;
+the second table varies them one at a time.
 """
 
 import argparse
@@ -11,7 +11,6 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.papers.choices import VARIATIONS, choices
 from benchmarks.papers.plot import Panel, draw_panels
 from benchmarks.papers.simulation import REWARDS, Point, Setup, measure, share
 from benchmarks.report import publish
@@ -20,6 +19,28 @@ SHARES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 LENGTHS = (100, 200, 400, 800, 1600)
 TOKENS = 3
 FIXED = 1.0
+
+VARIATIONS: Mapping[str, Mapping[str, Any]] = {
+    "beta 0: clipping alone": {"beta": 0.0},
+    "no clipping": {"p_min": 0.0, "p_max": 1.0},
+    "beta 5": {"beta": 5.0},
+    "beta 20": {"beta": 20.0},
+    "beta 50": {"beta": 50.0},
+    "reflective deviation 0.10": {"reflective_deviation": 0.10},
+    "reflective deviation 0.25": {"reflective_deviation": 0.25},
+    "reflective correlation 0": {"reflective_correlation": 0.0},
+    "reflective correlation 0.9": {"reflective_correlation": 0.9},
+    "tokens between vary by 0.10": {"middling_deviation": 0.10},
+    "tokens between vary by 0.15": {"middling_deviation": 0.15},
+    "half of the tokens between": {"middling_share": 0.5, "sure_share": 0.35},
+    "no tokens near 0": {"stray_share": 0.0},
+    "lowest certainty 1e-4": {"floor": 1e-4},
+    "noise correlated by 0.05": {"noise_correlation": 0.05},
+    "noise correlated by 0.2": {"noise_correlation": 0.2},
+    "groups of 8": {"group_size": 8},
+    "correlation with each token": {"against": "each"},
+}
+"""Changes to `Setup`, made one at a time, by name."""
 
 
 class Series(NamedTuple):
@@ -101,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         assert field.default is not MISSING
         among = ("mean", "each") if field.name == "against" else None
         name, kind = f"--{field.name.replace('_', '-')}", type(field.default)
-        parser.add_argument(name, type=kind, default=field.default, choices=among, help="see benchmarks.papers.choices")
+        parser.add_argument(name, type=kind, default=field.default, choices=among, help="see docs/papers.md")
     given = parser.parse_args(arguments)
     setup = Setup(**{field.name: getattr(given, field.name) for field in fields(Setup)})
     series = run(setup, given.trials, given.seed)
@@ -111,8 +132,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *verdicts(series),
     ]
     publish("certainty", "Correlation of rewards with the tokens that reflect the reasoning", rows(series), notes)
-    lost = choices(setup, given.trials, TOKENS, FIXED, SHARES)
-    publish("certainty_choices", "Missing numbers and the values used here", lost)
     title = f"One choice changed, {FIXED:g}% of the tokens reflective, lengths drawn"
     publish("certainty_variations", title, vary(setup, given.trials, given.seed))
     for ending in ("png", "svg"):
