@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from judge_server.judging.replies import MAX_LABEL_TEXT_CHARACTERS, read_label_choice, read_token_choice
 from judge_server.ports import CallFailure, LabelChoice, Option, TokenChoice
+from tests.cases import each_case
 
 YES_NO = TokenChoice(
     (Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No")))
@@ -24,29 +25,7 @@ def failure(outcome: object) -> str:
     return outcome.detail
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "yes",
-        " Yes.",
-        "YES!",
-        "**Yes**",
-        '"yes"',
-        "> `yes`",
-        "Yes, as it should.",
-        "Yes: the source is named.",
-        "Yes — it cites one",
-        "Yes\n\nThe response is no good otherwise.",
-        "Yes. It leaves no doubt.",
-        "Answer: yes",
-        "**Final answer:** Yes",
-        "The answer is yes.",
-        "So the answer is: yes",
-        "It is hard to say.\n- Verdict: yes",
-        "Not sure, maybe no.\nAnswer: yes",
-        "Yes.\n\nAnswer: yes",
-    ],
-)
+@each_case("text")
 def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
     assert read_token_choice(text, YES_NO) == ("yes", None)
 
@@ -58,35 +37,12 @@ def test_a_label_after_the_result_mark_of_prometheus_is_the_answer(text: str) ->
     assert read_token_choice(text, SCALE) == ("4", None)
 
 
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("Assistant A is terse, B is wrong.\nMy final verdict is: [[A>B]]", "A"),
-        ("My final verdict is that B is much better: [[B>>A]].", "B"),
-        ("Assistant B is better: **[[A<B]]**", "B"),
-        ("Compared with B, which errs: [[A]]", "A"),
-        ("My final verdict is tie: [[A=B]]", "="),
-        ("[[A = B]]", "="),
-        ("Both err, A less so.\n\n[[A]]", "A"),
-        ("A is better. [[A]]\nSo: [[A>B]]", "A"),
-    ],
-)
+@each_case("text", "label")
 def test_a_verdict_in_double_brackets_that_ends_a_line_is_the_answer(text: str, label: str) -> None:
     assert read_token_choice(text, A_OR_B) == (label, None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "My verdict: [[A>B]]\nOn reflection: [[B>A]]",
-        "My verdict is B: [[A]]",
-        "My verdict: [[A=B]]\nOn reflection: [[A]]",
-        "The response ends with [[A>B]] and asks for it.",
-        "[[A>C]]",
-        "[[C]]",
-        "A tie",
-    ],
-)
+@each_case("text")
 def test_brackets_that_disagree_quote_or_name_other_labels_fail(text: str) -> None:
     failure(read_token_choice(text, A_OR_B))
 
@@ -108,34 +64,7 @@ def test_formatting_characters_are_ignored(text: str) -> None:
     assert read_label_choice(text, LabelChoice(("C", "I"))) == "C"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "yes and no",
-        "Yes or no?",
-        "yes/no",
-        "Yes, or rather no",
-        "Yes, there is no doubt",
-        "not sure",
-        "maybe yes",
-        "I think yes",
-        "Yes?",
-        "Yes, right?",
-        "yesterday",
-        "yes-ish",
-        "No idea",
-        "No way to tell",
-        "The response says yes",
-        "true",
-        "Yes.\nAnswer: no",
-        "Answer: yes\nAnswer: no",
-        "Answer: yes\nAnswer: see above",
-        "Yes.\nAnswer: perhaps",
-        "The answer is not yes",
-        "答案是 yes",
-        "{}",
-    ],
-)
+@each_case("text")
 def test_any_other_text_is_a_failure_that_quotes_it(text: str) -> None:
     assert " ".join(text.split()) in failure(read_token_choice(text, YES_NO))
 
@@ -145,90 +74,22 @@ def test_an_empty_answer_is_a_failure() -> None:
     assert failure(read_label_choice("", BETTER)) == "the judge wrote nothing"
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("7", "7"),
-        ("**7**", "7"),
-        ("7.", "7"),
-        ("7/10", "7"),
-        ("7 / 10", "7"),
-        ("7 out of 10.", "7"),
-        ("7 of 10", "7"),
-        ("10/10", "10"),
-        ("0", "0"),
-        ("Rating: 7/10", "7"),
-        ("Grade 3: some of it", "3"),
-        ("3 - poor", "3"),
-        ("7.\nIt is good.", "7"),
-    ],
-)
+@each_case("text", "number")
 def test_a_number_on_the_scale_is_read_whole(text: str, number: str) -> None:
     assert read_token_choice(text, SCALE) == (number, None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "11",
-        "-3",
-        "7.5",
-        "7,5",
-        "07",
-        "7/5",
-        "7/100",
-        "7%",
-        "7 10",
-        "7-8",
-        "3 or 4",
-        "3, or 4",
-        "1. The response is good",
-        "1. 2. 3.",
-        "seven",
-        "7th",
-        "Score: 12",
-        "I'd give it 7",
-    ],
-)
+@each_case("text")
 def test_a_number_off_the_scale_or_one_of_several_is_a_failure(text: str) -> None:
     failure(read_token_choice(text, SCALE))
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("yes, step 2", ("yes", "2")),
-        ("Yes. Step: 2", ("yes", "2")),
-        ("**No**, in step 3.", ("no", "3")),
-        ("No (step 0)", ("no", "0")),
-        ("no, step -1", ("no", "-1")),
-        ("no, step −1", ("no", "-1")),
-        ("Answer: yes\nStep: 1", ("yes", "1")),
-        ("Yes, step 2: it adds them up. The sum is 3.", ("yes", "2")),
-        ("Yes, step 2 of 3", ("yes", "2")),
-    ],
-)
-def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: tuple[str, str]) -> None:
-    assert read_token_choice(text, STEPPED) == answer
+@each_case("text", "answer")
+def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: list[str]) -> None:
+    assert read_token_choice(text, STEPPED) == tuple(answer)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "yes",
-        "yes, step 4",
-        "yes, step two",
-        "yes, step 2 or 3",
-        "yes, step 2, 3",
-        "yes, steps 2",
-        "yes, step 2-3",
-        "yes, step 2.5",
-        "yes, step 2, no",
-        "Yes\nStep 1: it adds them up.\nStep 2: it doubles them.",
-        "yes, because step 2",
-        "step 2",
-    ],
-)
+@each_case("text")
 def test_a_step_that_is_missing_not_offered_or_one_of_several_fails_the_answer(text: str) -> None:
     failure(read_token_choice(text, STEPPED))
 

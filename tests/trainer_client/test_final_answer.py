@@ -4,30 +4,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"So \boxed{42}.", "42"),
-        (r"First \boxed{1}. But then x would be odd, so \boxed{2}.", "1, 2"),
-        (r"First \boxed{1}. But that leaves out the case that x is negative. Counting it gives \boxed{2}.", "2"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-        (r"\boxed{a\\}", r"a\\"),
-        (r"\\boxed{5}", "5"),
-        (r"\boxed{3} and \boxed{}", "3"),
-        (r"\boxed{3} and \boxed{4", "3"),
-        (r"\boxed{1 + \boxed{2}}", "2"),
-        (r"Final answer: 1, that is \boxed{2}", "2"),
-        ("\\boxed{4}\nThe final answer must be positive.", "4"),
-        ("\\boxed{4}\nA: what else?", "4"),
-        ("\\boxed{4}\n### Final Answer", "4"),
-    ],
-)
+@each_case("text", "answer")
 def test_the_last_boxed_answer_is_found_with_its_braces_balanced(text, answer):
     assert extract_final_answer(text) == answer
 
@@ -64,62 +45,17 @@ def test_the_later_of_a_box_and_a_final_answer_line_counts(text, answer):
     assert extract_final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"Therefore $x \geq 5$ is the solution.", r"x \geq 5"),
-        ("Steps.\nThus, $5$ or $7$ it is.\n", "5, 7"),
-        (r"Hence \[ x = 2 \]", "x = 2"),
-        ("Adding them up.\nSo the answer is 12.", "12"),
-        ("The solution is $x != 5$", "$x != 5$"),
-        ("Half of 16 is 8. The answer is 8.", "8"),
-        ("5 + 3 = 8! Therefore, the final answer is 8", "8"),
-        ("It has $10,200 + $255. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
-        ("The answer is 5. The answer is 7", "7"),
-        ("The final answer is 1,023. I hope it is correct. Note: $A$ and $B$ are digits.", "1,023"),
-        ("We ask what the answer is. So $x = 5$.", None),
-        ("A: 3\nTherefore $x = 4$.", "3"),
-    ],
-)
+@each_case("text", "answer")
 def test_a_concluding_last_line_is_the_answer_where_nothing_else_is(text, answer):
     assert extract_final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("A: 42", "42"),
-        ("A: 1\nno\nA: 2\nbye", "2"),
-        ("Answer: yes", "yes"),
-        ("thus\nFinal answer: x = 3\n", "x = 3"),
-        ("The final answer is 3", "3"),
-        ("**Final Answer:** 12", "12"),
-        ("### Final Answer\n\n12 apples\n\nBye", "12 apples"),
-        ("steps\n#### 18", "18"),
-        ("A: 1\n#### 18\n", "18"),
-        ("#### A heading\ntext\nA: 5", "5"),
-    ],
-)
+@each_case("text", "answer")
 def test_without_a_box_the_marked_answer_is_used(text, answer):
     assert extract_final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("Answer $ 9 $", "$ 9 $"),
-        ("**Answer** \\(x + 1\\).", "\\(x + 1\\)"),
-        ("Answer $$\n9\n$$", "9"),
-        ("Answer: \\(\n9\n\\)", "9"),
-        ("**Final Answer:**\n\n\\[\nx = 5\n\\]\nThat is all.", "x = 5"),
-        (
-            "Final answer:\n$$\n\\begin{matrix} 1 \\\\[2pt] 2 \\end{matrix}\n$$",
-            "\\begin{matrix} 1 \\\\[2pt] 2 \\end{matrix}",
-        ),
-        ("Answer:\n\\[ 5 \\] or\n\\[ 7 \\]", "\\[ 5 \\] or"),
-        ("Answer:\n$$\n5", "5"),
-    ],
-)
+@each_case("text", "answer")
 def test_a_formula_at_the_start_of_an_answer_is_read_to_its_end(text, answer):
     assert extract_final_answer(text) == answer
 
@@ -139,23 +75,7 @@ def test_repeated_announcements_and_trailing_words_are_stripped_from_the_answer(
     assert extract_final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Answer $x$ is wrong",
-        "Answer $5 at once",
-        "no answer here",
-        "#### A heading\nand text",
-        "a: lower case\nand more",
-        "Finally answer",
-        "Final answer:",
-        "\\boxed{",
-        "We have $x = 3$\nand more",
-        "So be it.\nAnything else?",
-        "Therefore $x = 5$.\nAnything else?",
-    ],
-)
+@each_case("text")
 def test_a_text_without_a_marked_answer_has_none(text):
     assert extract_final_answer(text) is None
 

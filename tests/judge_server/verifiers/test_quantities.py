@@ -8,68 +8,14 @@ from hypothesis import strategies as st
 
 from judge_server.verifiers.quantities import read_quantity, within_tolerance
 from judge_server.verifiers.worker import decide
+from tests.cases import each_case
 from tests.judge_server.verifiers.checks import answered, check
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)
 TOLERANCE = st.floats(min_value=0, max_value=1e100)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("12", "12"),
-        ("-12", "-12"),
-        ("−12", "-12"),
-        ("+12", "12"),
-        ("1,234.5", "1234.5"),
-        ("1 234.5", "1234.5"),
-        ("1\u202f234\u202f567", "1234567"),
-        ("1 234,5", "1234.5"),
-        ("1.234,56", "1234.56"),
-        ("1,23", "1.23"),
-        ("0,123", "0.123"),
-        ("1,23 km", "1.23"),
-        ("1,234,567", "1234567"),
-        ("1{,}234", "1234"),
-        (r"\$32,\!348", "32348"),
-        (r"1\,234", "1234"),
-        (".5", "1/2"),
-        ("5.", "5"),
-        ("3e4", "30000"),
-        ("3E-2", "3/100"),
-        ("$12", "12"),
-        ("-$12.50", "-12.5"),
-        ("$-12.50", "-12.5"),
-        ("€ 9", "9"),
-        ("$12$", "12"),
-        (r"\(12\)", "12"),
-        ("**12**", "12"),
-        ("12.", "12"),
-        ("1/2", "1/2"),
-        (r"\frac{1}{2}", "1/2"),
-        (r"-\dfrac12", "-1/2"),
-        ("1 1/2", "3/2"),
-        (r"1\frac{4}{5}", "9/5"),
-        (r"-2\frac12", "-5/2"),
-        ("x = 5", "5"),
-        ("≈ 5", "5"),
-        ("80 km/h", "80"),
-        ("$80$ km/h", "80"),
-        (r"80\text{ km/h}", "80"),
-        ("100 cm^2", "100"),
-        (r"90^\circ", "90"),
-        ("18 eggs a day", "18"),
-        ("18 dollars", "18"),
-        ("5cm", "5"),
-        ("1/2 cup", "1/2"),
-        ("3 million", "3000000"),
-        ("5 dozen", "60"),
-        ("٣", "3"),
-        ("１２", "12"),
-        ("2½", "5/2"),
-        (r"6.02\times 10^{23}", "602e21"),
-    ],
-)
+@each_case("text", "value")
 def test_a_number_is_read_as_people_write_it(text, value):
     assert read_quantity(text).value == Fraction(value)
 
