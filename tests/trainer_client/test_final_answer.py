@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.cases import each_case
+from tests.cases import cases, each_case
 from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 
 
@@ -80,68 +80,7 @@ def test_a_text_without_a_marked_answer_has_none(text):
     assert extract_final_answer(text) is None
 
 
-BOX = "\\boxed{"
-HOSTILE = [
-    BOX,
-    BOX + "1}",
-    BOX + "1} and ",
-    BOX + " } ",
-    "\\boxed\\a{",
-    "\\boxed\\a",
-    "\\fbox[",
-    "A:\n****\n",
-    "Answer $$\n",
-    "Answer:\n\\(",
-    "Answer $x",
-    "Answer " + "$" * 50,
-    "\n#### ",
-    "Final answer: ",
-    ". Final answer:",
-    "**Final answer:** x ",
-    "So $",
-    "So $x",
-    "So \\(",
-    "The answer is. ",
-    "The answer is well known. ",
-    "the answer is 5, ",
-    "Answer:\n- ",
-    "Answer:\n(a) ",
-    "Answer: 5, which is ",
-    "5 because since, as ",
-    "Answer: 5. It is ",
-    ". ",
-    "* * ",
-    "# ",
-    "✅ ",
-    "> - 1. ",
-    "so ",
-    "so the final correct ",
-    "answer",
-    "答案",
-    "答",
-    "，所以答案是",
-    "الإجابة: ",
-    "<answer>",
-    "</answer>",
-    "<answer></answer>",
-    "[answer]",
-    '{"answer": "',
-    "'answer': \"",
-    '"answer": [',
-    '"answer": 5, ',
-    "<|im_end|>",
-    "</s>\n",
-    "Wait. ",
-    "Wait, no, ",
-    "* (> ",
-    "! ",
-    "“",
-    "((",
-    "b*",
-    "\n",
-    " ",
-    "İ answer: ",
-]
+HOSTILE = cases(__file__, "hostile")
 
 
 def processor_time(text: str) -> float:
