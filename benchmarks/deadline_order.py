@@ -20,13 +20,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from tests.fixtures.ports import unused_port
 from tests.fixtures.virtual_time import run_in_virtual_time
 from tests.judge_server import support
 from tests.judge_server.remote.judges import api_of, judges
 
 from benchmarks.peers.scripted_server import Faults, Server
 from benchmarks.report import publish
-from benchmarks.server import unused_port
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine, by_hash

@@ -16,11 +16,12 @@ from typing import Any
 
 import httpx2
 import psutil
+from tests.fixtures.ports import unused_port
 
 from benchmarks.load import CRITERIA, TIMEOUT_S, keep_in_flight
 from benchmarks.peers.scripted_server import control
 from benchmarks.report import publish
-from benchmarks.server import running, running_service, unused_port
+from benchmarks.server import running, running_service
 
 RESPONSES = 32
 SLOTS, DELAY_S = 16, 0.1

@@ -24,11 +24,13 @@ import psutil
 import psycopg
 from redis import Redis
 from rich.console import Console
+from tests.fixtures.postgres_process import PostgresProcess
+from tests.fixtures.redis_process import RedisProcess
 
 from benchmarks.report import progress_log, publish
 from benchmarks.soak.cluster import FENCES
 from benchmarks.soak.hosts import AdjudgeProcess
-from benchmarks.soak.stores import PostgreSQL, Valkey
+from benchmarks.soak.stores import psycopg_url, redis_url, store_url
 from rubric_store import migrations
 from trainer_client import Client
 
@@ -44,12 +46,12 @@ class Stack:
     """The processes: stores, a service and two workers."""
 
     def __init__(self, folder: Path, redis_mb: int, policy: str) -> None:
-        self.postgres, self.redis = PostgreSQL("postgres", folder / "postgres"), Valkey("redis", folder / "redis")
+        self.postgres, self.redis = PostgresProcess(folder / "postgres"), RedisProcess()
         self._redis_memory = {"maxmemory": f"{redis_mb}mb", "maxmemory-policy": policy}
         shared = {
-            "ADJUDGE_DATABASE_URL": self.postgres.url(self.postgres.port),
-            "ADJUDGE_CACHE_URL": self.redis.url(self.redis.port, 0),
-            "ADJUDGE_QUEUE_URL": self.redis.url(self.redis.port, 1),
+            "ADJUDGE_DATABASE_URL": store_url(self.postgres),
+            "ADJUDGE_CACHE_URL": redis_url(self.redis.port, 0),
+            "ADJUDGE_QUEUE_URL": redis_url(self.redis.port, 1),
             "ADJUDGE_FENCE_SECRET": FENCES,
         }
         self.service = AdjudgeProcess("service", folder, ("serve", "--engine", "scripted://hash"), shared)
@@ -68,7 +70,7 @@ class Stack:
         with Redis(port=self.redis.port) as redis:
             for name, value in self._redis_memory.items():
                 redis.config_set(name, value)
-        migrations.upgrade(self.postgres.url(self.postgres.port))
+        migrations.upgrade(store_url(self.postgres))
         for host in (self.service, *self.workers):
             host.start()
         for host in (self.service, *self.workers):
@@ -86,7 +88,7 @@ class Stack:
     @contextmanager
     def database(self) -> Iterator["psycopg.Connection[Any]"]:
         """A connection to the database, past the service."""
-        with psycopg.connect(self.postgres.url(self.postgres.port, "postgresql"), autocommit=True) as connection:
+        with psycopg.connect(psycopg_url(self.postgres), autocommit=True) as connection:
             yield connection
 
     def table_mb(self) -> dict[str, float]:

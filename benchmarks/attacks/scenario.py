@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import httpx2
 import psutil
 import psycopg
+from tests.fixtures.postgres_process import PostgresProcess
+from tests.fixtures.redis_process import RedisProcess
 
 from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
 from benchmarks.attacks.burners import burning, seconds_beside
@@ -31,7 +33,7 @@ from benchmarks.soak.expected_answers import ExpectedAnswer, ask_for_answers
 from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.process_monitor import ProcessMonitor, ProcessSample
 from benchmarks.soak.runner import RUNS, Lines, read_lines, training_runs
-from benchmarks.soak.stores import PostgreSQL, Valkey
+from benchmarks.soak.stores import psycopg_url, redis_url, store_url
 from benchmarks.soak.workload import RUBRIC, RULES
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore, migrations
@@ -181,12 +183,11 @@ class Service:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
         self.keys: dict[str, str] = {}
-        self.postgres = PostgreSQL("postgres", folder / "postgres")
-        self.redis = Valkey("redis", folder / "redis")
+        self.postgres, self.redis = PostgresProcess(folder / "postgres"), RedisProcess()
         self._plan = plan
         settings = {
-            "ADJUDGE_DATABASE_URL": self.postgres.url(self.postgres.port),
-            "ADJUDGE_CACHE_URL": self.redis.url(self.redis.port, 0),
+            "ADJUDGE_DATABASE_URL": store_url(self.postgres),
+            "ADJUDGE_CACHE_URL": redis_url(self.redis.port, 0),
             "ADJUDGE_FENCE_SECRET": FENCES,
             "ADJUDGE_KEYS": "required",
             "ADJUDGE_CLIENT_TIMEOUT_S": "5",
@@ -209,7 +210,7 @@ class Service:
         """Start the stores and the service, and create projects, keys and rubrics."""
         self.postgres.start()
         self.redis.start()
-        url = self.postgres.url(self.postgres.port)
+        url = store_url(self.postgres)
         migrations.upgrade(url)
         self.keys = asyncio.run(_create_keys(url, [*HONEST.values(), *ATTACKERS]))
         self.host.start()
@@ -236,11 +237,9 @@ class Service:
 
     def known(self, subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
         """Return the expected answers about honest groups: those of the same projects without attackers."""
-        with psycopg.connect(
-            self.postgres.url(self.postgres.port, "postgresql", "postgres"), autocommit=True
-        ) as connection:
+        with psycopg.connect(psycopg_url(self.postgres), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {_CALM_DATABASE}")
-        url = self.postgres.url(self.postgres.port, database=_CALM_DATABASE)
+        url = store_url(self.postgres, database=_CALM_DATABASE)
         migrations.upgrade(url)
         keys = asyncio.run(_create_keys(url, HONEST.values()))
         expected: dict[int, ExpectedAnswer] = {}
@@ -376,7 +375,7 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
                 ended_by_itself=not alive,
                 tracebacks=service.log.read_text(errors="replace").count("Traceback"),
                 small_disk=small_disk,
-                database=service.postgres.url(service.postgres.port, "postgresql"),
+                database=psycopg_url(service.postgres),
                 known=service.known,
             )
         )

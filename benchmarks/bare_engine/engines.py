@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
+from tests.fixtures.ports import unused_port
 
 from benchmarks.bare_engine.bare import BareEndpoint, BareEngine, BareLlamaCpp, BareVllm, llamacpp_prompts
 from benchmarks.bare_engine.bare import vllm_prompts as hugging_face_prompts
-from benchmarks.server import running, unused_port
+from benchmarks.server import running
 from judge_server.engines.llamacpp.engine import LlamaCppTokenizer as LlamaCppTokens
 from judge_server.engines.llamacpp.process import LlamaCppProcess, locate_weights
 from judge_server.engines.vllm.engine import VllmTokenizer as VllmTokens

@@ -32,6 +32,7 @@ import httpx2
 import torch
 import uvicorn
 from datasets import Dataset
+from tests.fixtures.ports import unused_port
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
@@ -40,7 +41,6 @@ from adjudge_services.judges import FenceFunction, build_judge
 from adjudge_services.settings import Settings
 from adjudge_services.store import prepare_store
 from adjudge_services.wiring import build_app
-from benchmarks.server import unused_port
 from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call
 from judge_server.scheduling.executor import LocalExecutor

@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx2
 import psutil
+from tests.fixtures.ports import unused_port
 
 from benchmarks.peers.driving import cpu_seconds
 from benchmarks.peers.scripted_server import control
-from benchmarks.server import running, unused_port
+from benchmarks.server import running
 from judge_server.engines.llamacpp.process import locate_weights
 
 SLOTS = 4

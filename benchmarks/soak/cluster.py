@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.fixtures.postgres_process import PostgresProcess
+from tests.fixtures.redis_process import RedisProcess
+
 from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.links import Network
-from benchmarks.soak.stores import PostgreSQL, Valkey
+from benchmarks.soak.stores import psycopg_url, redis_url, store_url
 from rubric_store import migrations
 
 FENCES = "those of a soak, of some length"
@@ -25,12 +28,11 @@ class Cluster:
     def __init__(self, folder: Path, engine: str, settings: dict[str, str]) -> None:
         self.folder = folder
         self.network = Network()
-        self.postgres = PostgreSQL("postgres", folder / "postgres")
-        self.redis = Valkey("redis", folder / "redis")
+        self.postgres, self.redis = PostgresProcess(folder / "postgres"), RedisProcess()
         link, shared = self.network.link, settings | {"ADJUDGE_FENCE_SECRET": FENCES}
         self.judges = {}
         for n in NUMBERS:
-            cache = self.redis.url(link(f"judge-{n} to redis", self.redis.port), 0)
+            cache = redis_url(link(f"judge-{n} to redis", self.redis.port), 0)
             arguments = ("judge", "--engine", engine)
             self.judges[n] = AdjudgeProcess(f"judge-{n}", folder, arguments, shared | {"ADJUDGE_CACHE_URL": cache})
         judges = " ".join(
@@ -41,7 +43,7 @@ class Cluster:
             redis = link(f"api-{n} to redis", self.redis.port)
             urls = self._stores(f"api-{n}", redis) | {
                 "ADJUDGE_JUDGES": judges,
-                "ADJUDGE_CACHE_URL": self.redis.url(redis, 0),
+                "ADJUDGE_CACHE_URL": redis_url(redis, 0),
             }
             self.apis[n] = AdjudgeProcess(f"api-{n}", folder, ("api",), shared | urls)
         apis = [api.port for api in self.apis.values()]
@@ -63,13 +65,13 @@ class Cluster:
     @property
     def database(self) -> str:
         """The database's URL for psycopg, bypassing all links."""
-        return self.postgres.url(self.postgres.port, "postgresql")
+        return psycopg_url(self.postgres)
 
     def start(self) -> None:
         """Start all processes and wait until they are ready."""
         self.postgres.start()
         self.redis.start()
-        migrations.upgrade(self.postgres.url(self.postgres.port))
+        migrations.upgrade(store_url(self.postgres))
         for host in self.hosts:
             host.start()
         for host in self.hosts:
@@ -85,8 +87,10 @@ class Cluster:
 
     def _stores(self, name: str, redis: int) -> dict[str, str]:
         return {
-            "ADJUDGE_DATABASE_URL": self.postgres.url(self.network.link(f"{name} to postgres", self.postgres.port)),
-            "ADJUDGE_QUEUE_URL": self.redis.url(redis, 1),
+            "ADJUDGE_DATABASE_URL": store_url(
+                self.postgres, self.network.link(f"{name} to postgres", self.postgres.port)
+            ),
+            "ADJUDGE_QUEUE_URL": redis_url(redis, 1),
         }
 
 

@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
+from tests.fixtures.postgres_process import PostgresProcess
+from tests.fixtures.redis_process import RedisProcess
+
 from benchmarks.soak.cluster import NUMBERS, Cluster
 from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.links import State
-from benchmarks.soak.stores import Store
 
 SLOW_S = 0.15
 """Delay that a slow link adds to each chunk of data."""
@@ -47,7 +49,7 @@ def held(host: AdjudgeProcess) -> Iterator[None]:
 
 
 @contextmanager
-def lost(store: Store) -> Iterator[None]:
+def lost(store: PostgresProcess | RedisProcess) -> Iterator[None]:
     """Kill a store, and start it again with the data that it persists."""
     store.kill()
     yield

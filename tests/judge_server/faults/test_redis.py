@@ -1,19 +1,13 @@
 """A Redis killed or stopped during a run: judging is slower but never wrong, and Redis is used again afterwards."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.judge_server.faults.stores import (
-    PARTS,
-    ConsistencyChecker,
-    RedisProcess,
-    running_redis,
-    running_service,
-)
+from tests.fixtures.redis_process import RedisProcess, running_redis_process
+from tests.judge_server.faults.stores import PARTS, ConsistencyChecker, running_service
 from tests.services.processes import without_settings
 from trainer_client import AsyncClient
 
@@ -28,7 +22,7 @@ async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """A run at a service with a Redis cache and a slow engine."""
     without_settings(monkeypatch)
     with (
-        running_redis(tmp_path / "redis") as redis,
+        running_redis_process() as redis,
         running_service(
             "scripted://hash?delay_s=0.005&concurrency=4", tmp_path / "data", cache_url=redis.url, ledger="off"
         ) as service,
@@ -65,7 +59,7 @@ async def test_a_killed_and_restarted_redis_costs_time_and_no_verdict(run: Run) 
     async with asyncio.timeout(60):
         while len(checker.rewards) < 9:  # noqa: ASYNC110 - in the middle of the run
             await asyncio.sleep(0.005)
-    redis.end()
+    redis.kill()
     assert not going_on.done()
     await going_on
     assert (await checker.score(*REQUESTS[0])).usage.cached == 0  # verdicts that only Redis had are judged again
@@ -79,9 +73,9 @@ async def test_a_redis_that_hangs_delays_requests_only_briefly_and_still_has_its
     checker, redis = run
     await checker.score(*REQUESTS[0])
     await known_to_all(checker, REQUESTS[0])
-    redis.send(signal.SIGSTOP)
+    redis.hang()
     await all_but_the_first(checker)
     assert (await checker.score(*REQUESTS[0])).usage.cached == 0
-    redis.send(signal.SIGCONT)
+    redis.go_on()
     await known_to_all(checker, REQUESTS[0])
     await known_to_all(checker, REQUESTS[-1])

