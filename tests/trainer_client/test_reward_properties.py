@@ -198,11 +198,3 @@ def test_a_gate_is_decided_exactly_if_all_completions_of_missing_scores_agree(sc
     else:
         zero = on_failure == "zero"
         assert outcome == (0.0 if zero else None, "unscored", "zero" if zero else None, 0)
-
-
-@given(GATED, FRACTION)
-def test_a_decided_gate_equals_the_gate_on_scored_criteria_alone(scores, fraction):
-    decided = reward([{}] * len(scores), scores, "gate", gate_fraction=float(fraction))
-    kept = [s for s in scores if s is not None]
-    if decided is not None and kept:
-        assert decided == reward([{}] * len(kept), kept, "gate", gate_fraction=float(fraction))

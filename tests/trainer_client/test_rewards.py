@@ -72,29 +72,6 @@ def test_a_nearly_satisfied_factual_criterion_does_not_override():
 class TestOutcome:
     rubric = criteria(("point", 1), ("point", 3))
 
-    @pytest.mark.parametrize(
-        ("scores", "on_failure", "outcome"),
-        [
-            ([1, 0], "null", RewardOutcome(0.25, "scored")),
-            ([1, 0], "skip", RewardOutcome(0.25, "scored")),
-            ([1, None], "null", RewardOutcome(None, "unscored")),
-            ([1, None], "zero", RewardOutcome(0.0, "unscored", "zero")),
-            ([1, None], "skip", RewardOutcome(1.0, "partial", "skip", 1)),
-            ([None, None], "skip", RewardOutcome(None, "unscored")),
-            ([None, None], "zero", RewardOutcome(0.0, "unscored", "zero")),
-        ],
-    )
-    def test_it_names_the_policy_applied_and_what_was_left_out(self, scores, on_failure, outcome):
-        assert reward_outcome(self.rubric, scores, "points", on_failure) == outcome
-
-    def test_skipping_every_positive_criterion_leaves_no_reward(self):
-        rubric = criteria(("point", 1), ("point", -3))
-        assert reward_outcome(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
-
-    def test_skipping_all_criteria_with_weight_leaves_no_reward(self):
-        rubric = criteria(("factual", 0), ("process", 3))
-        assert reward_outcome(rubric, [0, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
-
     @pytest.mark.parametrize("on_failure", ["null", "zero", "zero_unparseable", "skip", "error"])
     def test_a_failed_process_verdict_does_not_matter_where_all_facts_are_satisfied(self, on_failure):
         rubric = criteria(("factual", 2), ("process", 3))
@@ -121,10 +98,6 @@ class TestOutcome:
             reward_outcome(self.rubric, [1, None], "points", "zero_unparseable")
         with pytest.raises(ValueError, match="1 failures for 2 scores"):
             reward_outcome(self.rubric, [1, None], "points", "zero_unparseable", failures=["parse"])
-
-    def test_a_failed_verdict_on_a_negative_criterion_gives_no_reward(self):
-        rubric = criteria(("point", 2), ("point", -2))
-        assert reward_outcome(rubric, [1, None], "points").reward is None
 
 
 class TestKinds:

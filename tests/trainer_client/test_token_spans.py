@@ -36,18 +36,6 @@ def test_each_step_has_the_tokens_that_start_in_it_including_its_header():
     assert tokens == {1: "### Step 1: 🙂 one\n", 2: "### Step 2: two\n"}
 
 
-def test_a_token_that_straddles_two_steps_belongs_to_the_one_it_starts_in():
-    assert token_spans([(0, 4), (4, 6), (6, 9)], [Step(1, 0, 5), Step(2, 5, 9)]) == {1: (0, 2), 2: (2, 3)}
-
-
-def test_a_token_that_starts_before_the_first_header_belongs_to_no_step():
-    assert token_spans([(0, 3), (3, 6), (6, 9)], [Step(1, 5, 9)]) == {1: (2, 3)}
-
-
-def test_special_tokens_belong_to_no_step():
-    assert token_spans([(0, 0), (0, 2), (2, 4), (0, 0)], [Step(1, 0, 4)]) == {1: (1, 3)}
-
-
 def test_several_tokens_of_one_character_all_belong_to_its_step():
     assert token_spans([(0, 1), (1, 2), (1, 2), (1, 2)], [Step(1, 0, 1), Step(2, 1, 2)]) == {1: (0, 1), 2: (1, 4)}
 
