@@ -1,11 +1,13 @@
 """A writer over a scripted engine that replies as the test says, call by call."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import pytest
+
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, LabelChoice, Reply
 
 ANSWER = "He runs 3*3 = 9 sprints.\nHe runs 9*60 = 540 meters.\nFinal answer: 540"
@@ -30,6 +32,13 @@ class ModelScript:
         if isinstance(call.answer, LabelChoice):
             return Reply(chosen=one, tokens_written=1)
         return Reply(text=one if isinstance(one, str) else json.dumps(one), tokens_written=7)
+
+
+async def discarded(making: Coroutine[Any, Any, object]) -> str:
+    """The reason why an input is discarded, of which a rubric is being made."""
+    with pytest.raises(RubricDiscarded) as caught:
+        await making
+    return caught.value.reason
 
 
 async def writer(told: ModelScript) -> Writer:

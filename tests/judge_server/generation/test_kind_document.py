@@ -7,8 +7,8 @@ import pytest
 
 from judge_server.generation.kinds import DocumentGenerator
 from judge_server.generation.kinds.document import MAX_DOCUMENT_BYTES, DocumentParameters, DocumentRow
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, source_digest
-from tests.judge_server.generation.scripted_writer import ModelScript, criteria, writer
+from judge_server.generation.writer import GeneratedRubric, source_digest
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
 
 TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."
 ANALYSIS = {
@@ -42,9 +42,7 @@ async def make(told: ModelScript, row: DocumentRow = ROW, **parameters: Any) -> 
 
 async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
     """The reason why the input is discarded."""
-    with pytest.raises(RubricDiscarded) as caught:
-        await make(ModelScript(*said), row, **parameters)
-    return caught.value.reason
+    return await discarded(make(ModelScript(*said), row, **parameters))
 
 
 async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields() -> None:

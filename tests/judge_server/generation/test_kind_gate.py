@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.generation.kinds import GateGenerator
 from judge_server.generation.kinds.dro import GateParameters, GateRow
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded
-from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, writer
+from judge_server.generation.writer import GeneratedRubric
+from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, discarded, writer
 
 ROW = GateRow(question="How many meters does James run?", reference_answer=ANSWER)
 QUESTIONS = [
@@ -31,9 +31,7 @@ async def make(told: ModelScript, **parameters: Any) -> GeneratedRubric:
 
 async def reason(*said: Any, **parameters: Any) -> str:
     """The reason why the input is discarded."""
-    with pytest.raises(RubricDiscarded) as caught:
-        await make(ModelScript(*said), **parameters)
-    return caught.value.reason
+    return await discarded(make(ModelScript(*said), **parameters))
 
 
 async def test_only_criteria_satisfied_by_the_reference_answer_are_kept() -> None:

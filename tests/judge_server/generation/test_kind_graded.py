@@ -7,10 +7,10 @@ import pytest
 from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
 from judge_server.generation.kinds.dro import GradedParameters, GradedRow
 from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup
+from judge_server.generation.writer import GeneratedRubric, RubricLookup
 from judge_server.ports import LabelChoice
 from rubric_store import RubricStore
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
 
 QUESTION = "How many meters does James run?"
@@ -77,9 +77,7 @@ async def test_signs_become_weights_and_ids() -> None:
     ],
 )
 async def test_each_mistake_of_a_model_has_its_own_reason(change: dict[str, Any], expected: str) -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await graded(ModelScript(GRADED | change))
-    assert caught.value.reason == expected
+    assert await discarded(graded(ModelScript(GRADED | change))) == expected
 
 
 async def test_new_criteria_join_the_rubric_and_the_others_keep_their_ids(find: RubricLookup) -> None:
@@ -107,9 +105,7 @@ async def test_criteria_that_grade_all_responses_alike_are_dropped(find: RubricL
 
 
 async def test_where_no_criterion_distinguishes_the_responses_there_is_no_new_version(find: RubricLookup) -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await evolving(ModelScript(criteria(NEW), "2", "3", "2", "3"), find)
-    assert caught.value.reason == "no_contrast"
+    assert await discarded(evolving(ModelScript(criteria(NEW), "2", "3", "2", "3"), find)) == "no_contrast"
 
 
 async def test_the_oldest_evolved_criteria_are_dropped_first_and_the_original_ones_never(find: RubricLookup) -> None:
@@ -128,9 +124,7 @@ async def test_the_same_description_has_the_same_id_in_every_version(find: Rubri
 
 async def test_a_criterion_already_in_the_rubric_is_not_new(find: RubricLookup) -> None:
     said = [{"sign": "positive", "description": "counts 9 sprints"}]
-    with pytest.raises(RubricDiscarded) as caught:
-        await evolving(ModelScript(criteria(said)), find)
-    assert caught.value.reason == "duplicate_criteria"
+    assert await discarded(evolving(ModelScript(criteria(said)), find)) == "duplicate_criteria"
     made = await evolving(ModelScript(criteria([*said, *NEW]), "4", "0", "1", "3"), find)
     assert len(made.content.criteria) == 5
 
@@ -147,9 +141,7 @@ async def test_new_criteria_may_all_be_negative_where_the_rubric_has_others(
 ) -> None:
     made = await evolving(ModelScript(criteria(NEW[1:]), "4", "0"), find)
     assert made.content.criteria[-1].weight == -1
-    with pytest.raises(RubricDiscarded) as caught:
-        await evolving(ModelScript(criteria(NEW[1:])), finding(store), "team/new")
-    assert caught.value.reason == "bad_weight"
+    assert await discarded(evolving(ModelScript(criteria(NEW[1:])), finding(store), "team/new")) == "bad_weight"
 
 
 async def test_an_unknown_name_begins_a_new_rubric(store: RubricStore) -> None:
@@ -161,9 +153,7 @@ async def test_an_unknown_name_begins_a_new_rubric(store: RubricStore) -> None:
 
 @pytest.mark.parametrize("rubric", ["team/run@7", "sha256:" + "0" * 64])
 async def test_an_unknown_version_is_refused(find: RubricLookup, rubric: str) -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await evolving(ModelScript(), find, rubric)
-    assert caught.value.reason == "empty_source"
+    assert await discarded(evolving(ModelScript(), find, rubric)) == "empty_source"
 
 
 @pytest.mark.parametrize(
@@ -177,9 +167,7 @@ async def test_an_unknown_version_is_refused(find: RubricLookup, rubric: str) ->
     ],
 )
 async def test_each_new_criterion_is_checked(find: RubricLookup, item: dict[str, Any], expected: str) -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await evolving(ModelScript(criteria([*NEW, item])), find)
-    assert caught.value.reason == expected
+    assert await discarded(evolving(ModelScript(criteria([*NEW, item])), find)) == expected
 
 
 def test_the_rubric_keeps_its_name_whatever_version_was_requested() -> None:

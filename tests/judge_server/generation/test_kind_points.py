@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.generation.kinds import PointsGenerator
 from judge_server.generation.kinds.points import PointsParameters, PointsRow
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded
-from tests.judge_server.generation.scripted_writer import ModelScript, criteria, writer
+from judge_server.generation.writer import GeneratedRubric
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
 
 IDEAL = "Keep it in a cloth bag at room temperature. Do not put it into the fridge."
 ITEMS = [
@@ -69,12 +69,9 @@ async def test_a_conversation_is_one_question() -> None:
     ],
 )
 async def test_each_mistake_of_a_model_has_its_own_reason(items: list[Any], expected: str) -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await make(ModelScript(criteria(items)))
-    assert caught.value.reason == expected
+    assert await discarded(make(ModelScript(criteria(items)))) == expected
 
 
 async def test_a_truncated_array_gives_no_rubric() -> None:
-    with pytest.raises(RubricDiscarded) as caught:
-        await make(ModelScript('[{"description": "Names a cloth bag.", "points": 7}, {"descr'))
-    assert caught.value.reason in {"unreadable", "wrong_shape"}
+    told = ModelScript('[{"description": "Names a cloth bag.", "points": 7}, {"descr')
+    assert await discarded(make(told)) in {"unreadable", "wrong_shape"}

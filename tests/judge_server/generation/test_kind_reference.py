@@ -1,6 +1,5 @@
 """`reference`: the reference answer, its verification, and the rubric made from it."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from judge_server.generation.kinds.reference import ReferenceParameters, Referen
 from judge_server.generation.validity import published_warnings
 from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, WriterFailed
 from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
 
 QUESTION = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
 ROW = ReferenceRow(question=QUESTION, ground_truth="540")
@@ -24,35 +23,23 @@ GOOD = criteria([STEP, STEP_2, FACT])
 QUIET = {"validity": False}
 
 
-@pytest.fixture
-async def generators() -> AsyncIterator[list[ReferenceGenerator]]:
-    """Generators to close after the test."""
-    made: list[ReferenceGenerator] = []
-    yield made
-    for one in made:
-        await one.close()
-
-
-async def make(
-    generators: list[ReferenceGenerator], row: ReferenceRow, told: ModelScript, **parameters: Any
-) -> GeneratedRubric:
+async def make(row: ReferenceRow, told: ModelScript, **parameters: Any) -> GeneratedRubric:
     """The rubric generated from one input."""
-    generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters)))
-    return await generators[-1].make(row, await writer(told))
+    generator = ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters))
+    try:
+        return await generator.make(row, await writer(told))
+    finally:
+        await generator.close()
 
 
-async def reason(generators: list[ReferenceGenerator], *said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
+async def reason(*said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
     """The reason why the input is discarded."""
-    with pytest.raises(RubricDiscarded) as caught:
-        await make(generators, row, ModelScript(*said), **told)
-    return caught.value.reason
+    return await discarded(make(row, ModelScript(*said), **told))
 
 
-async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_from_it(
-    generators: list[ReferenceGenerator],
-) -> None:
+async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_from_it() -> None:
     told = ModelScript(ANSWER, GOOD)
-    made = await make(generators, ROW, told)
+    made = await make(ROW, told)
     assert [(c.id, c.kind, c.weight) for c in made.content.criteria] == [
         ("process-1", "process", 3),
         ("process-2", "process", 2),
@@ -64,43 +51,42 @@ async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_f
     assert made.metadata == {"question": QUESTION, "ground_truth": "540"}
 
 
-async def test_a_given_answer_is_not_written_again(generators: list[ReferenceGenerator]) -> None:
+async def test_a_given_answer_is_not_written_again() -> None:
     told = ModelScript(GOOD)
-    made = await make(generators, GIVEN, told)
+    made = await make(GIVEN, told)
     assert len(told.asked) == 1
     assert made.record["reference_answer_given"] is True
 
 
 @pytest.mark.parametrize(("says", "flags"), [("States 540 meters.", ()), ("States the result.", ("result_not_named",))])
-async def test_a_rubric_that_any_result_would_satisfy_is_flagged(
-    generators: list[ReferenceGenerator], says: str, flags: tuple[str, ...]
-) -> None:
-    made = await make(generators, GIVEN, ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
+async def test_a_rubric_that_any_result_would_satisfy_is_flagged(says: str, flags: tuple[str, ...]) -> None:
+    made = await make(GIVEN, ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
     assert made.flags == flags
 
 
 @pytest.mark.parametrize(("says", "warned"), [("States 540 meters.", []), ("States the result.", ["result_not_named"])])
-async def test_what_is_flagged_is_published_with_the_version_as_a_warning(
-    generators: list[ReferenceGenerator], says: str, warned: list[str]
-) -> None:
-    generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET)))
+async def test_what_is_flagged_is_published_with_the_version_as_a_warning(says: str, warned: list[str]) -> None:
+    generator = ReferenceGenerator(ReferenceParameters.model_validate(QUIET))
     model = await writer(ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
-    record = await make_record(generators[-1], run_input(generators[-1], model.identity, GIVEN), model)
+    try:
+        record = await make_record(generator, run_input(generator, model.identity, GIVEN), model)
+    finally:
+        await generator.close()
     assert [one.flag for one in published_warnings(record["metadata"])] == warned
 
 
-async def test_prefixes_from_the_paper_are_stripped(generators: list[ReferenceGenerator]) -> None:
+async def test_prefixes_from_the_paper_are_stripped() -> None:
     said = criteria([STEP | {"description": "Process Criteria: Multiplies 3 by 3."}, STEP_2, FACT])
-    made = await make(generators, GIVEN, ModelScript(said))
+    made = await make(GIVEN, ModelScript(said))
     assert made.content.criteria[0].description == "Multiplies 3 by 3."
 
 
 @pytest.mark.parametrize(("given", "written"), [(WRONG, []), (None, [WRONG])])
 async def test_a_wrong_reference_answer_is_discarded_before_a_rubric_is_requested(
-    generators: list[ReferenceGenerator], given: str | None, written: list[str]
+    given: str | None, written: list[str]
 ) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth="540", reference_answer=given)
-    assert await reason(generators, *written, row=row) == "wrong_reference_answer"
+    assert await reason(*written, row=row) == "wrong_reference_answer"
 
 
 @pytest.mark.parametrize(
@@ -113,29 +99,27 @@ async def test_a_wrong_reference_answer_is_discarded_before_a_rubric_is_requeste
     ],
 )
 async def test_answers_are_compared_as_mathematics_or_text_without_asking_the_model(
-    generators: list[ReferenceGenerator], ground_truth: str, answer: str
+    ground_truth: str, answer: str
 ) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth=ground_truth, reference_answer=answer)
-    assert (await make(generators, row, ModelScript(GOOD))).content.criteria
+    assert (await make(row, ModelScript(GOOD))).content.criteria
 
 
-async def test_an_answer_that_cannot_be_compared_is_not_accepted(generators: list[ReferenceGenerator]) -> None:
+async def test_an_answer_that_cannot_be_compared_is_not_accepted() -> None:
     row = ReferenceRow(question=QUESTION, ground_truth="<>", reference_answer="So it is.")
     with pytest.raises(RubricDiscarded, match="no final answer that can be compared"):
-        await make(generators, row, ModelScript(GOOD))
+        await make(row, ModelScript(GOOD))
 
 
 @pytest.mark.parametrize(("said", "right"), [("yes", True), ("no", False)])
-async def test_the_model_decides_about_differently_worded_answers(
-    generators: list[ReferenceGenerator], said: str, right: bool
-) -> None:
+async def test_the_model_decides_about_differently_worded_answers(said: str, right: bool) -> None:
     row = ReferenceRow(
         question="Why is the sky blue?", ground_truth="Rayleigh scattering", reference_answer="Air scatters blue most."
     )
     if right:
-        assert (await make(generators, row, ModelScript(said, GOOD))).content.criteria
+        assert (await make(row, ModelScript(said, GOOD))).content.criteria
     else:
-        assert await reason(generators, said, row=row) == "wrong_reference_answer"
+        assert await reason(said, row=row) == "wrong_reference_answer"
 
 
 @pytest.mark.parametrize(
@@ -158,28 +142,26 @@ async def test_the_model_decides_about_differently_worded_answers(
         (CallFailure("truncated_input", "too many tokens"), "too_long"),
     ],
 )
-async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(
-    generators: list[ReferenceGenerator], said: Any, expected: str
-) -> None:
-    assert await reason(generators, said) == expected
+async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(said: Any, expected: str) -> None:
+    assert await reason(said) == expected
 
 
-async def test_an_unfinished_reference_answer_is_cut_short(generators: list[ReferenceGenerator]) -> None:
-    assert await reason(generators, Reply(text="First,", cut=True), row=ROW) == "cut_short"
+async def test_an_unfinished_reference_answer_is_cut_short() -> None:
+    assert await reason(Reply(text="First,", cut=True), row=ROW) == "cut_short"
 
 
-async def test_an_overlong_reference_answer_is_discarded(generators: list[ReferenceGenerator]) -> None:
-    assert await reason(generators, row=GIVEN, reference_characters=20) == "too_long"
+async def test_an_overlong_reference_answer_is_discarded() -> None:
+    assert await reason(row=GIVEN, reference_characters=20) == "too_long"
 
 
-async def test_an_engine_without_an_answer_is_not_a_discard(generators: list[ReferenceGenerator]) -> None:
+async def test_an_engine_without_an_answer_is_not_a_discard() -> None:
     with pytest.raises(WriterFailed):
-        await make(generators, GIVEN, ModelScript(*[CallFailure("engine", "gone")] * 4))
+        await make(GIVEN, ModelScript(*[CallFailure("engine", "gone")] * 4))
 
 
-async def test_the_models_output_is_constrained_to_the_requested_bounds(generators: list[ReferenceGenerator]) -> None:
+async def test_the_models_output_is_constrained_to_the_requested_bounds() -> None:
     told = ModelScript(criteria([FACT]))
-    await make(generators, GIVEN, told, min_criteria=1, max_criteria=2, temperature=0.5, seed=3, rubric_tokens=99)
+    await make(GIVEN, told, min_criteria=1, max_criteria=2, temperature=0.5, seed=3, rubric_tokens=99)
     form = told.calls[0].answer
     assert isinstance(form, JsonOutput)
     assert '"maxItems":2,"minItems":1' in form.schema
