@@ -16,7 +16,6 @@ from trainer_client.wire.base import (
     Flag,
     RequestList,
     RequestModel,
-    SafeInt,
     is_unset,
 )
 from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RunName, check_given_steps
