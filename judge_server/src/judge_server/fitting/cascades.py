@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from judge_server.evaluation.corrected_rates import PassCount, effective_size
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.metrics import Bools, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
+from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured, measured_verdicts
 from judge_server.fitting.calibrations import import_extra
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
@@ -170,29 +170,6 @@ class VerdictPair(NamedTuple):
 class JudgementCost(NamedTuple):
     """The mean cost of one judgement of a judge, over the examples that were not answered from a cache."""
 
-    seconds: float
-    tokens_computed: float
-    calls: float
-
-
-class CascadePoint(NamedTuple):
-    """A cascade with one band, measured on verdicts that both judges gave.
-
-    Attributes:
-        band: the band.
-        escalated: the share of verdicts for which the large judge is asked.
-        agreement: the share of verdicts that are the large judge's.
-        balanced_accuracy: the cascade's, by the labels.
-        accuracy: the share of verdicts equal to the label.
-        seconds, tokens_computed, calls: the cost of a judgement: the small judge's, and the escalated share of the
-            large one's. Criteria of a response that are escalated share a prefix, so few of them cost more than this.
-    """
-
-    band: Band
-    escalated: Estimate
-    agreement: Estimate
-    balanced_accuracy: Estimate
-    accuracy: Estimate
     seconds: float
     tokens_computed: float
     calls: float

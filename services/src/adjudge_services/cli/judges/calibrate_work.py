@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from judge_server.api.service import Service
     from judge_server.evaluation.judging import Judgement
     from judge_server.evaluation.labelled import LabelledResponse
-    from judge_server.evaluation.metrics import Estimate
-    from judge_server.fitting.cascades import CascadePoint
+    from judge_server.evaluation.metrics import CascadePoint, Estimate
     from judge_server.judging.questions import JudgingConfig
 
 
