@@ -12,7 +12,7 @@ import numpy as np
 from examples.learning.arithmetic import ArithmeticOperation, ArithmeticProblem
 from examples.learning.rubrics import answer_is_right, step_accuracy
 
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from examples.learning.arithmetic import OPERATORS, ArithmeticProblem
 from examples.learning.solutions import Mistake, forgotten_carry, guesses, miscopies, slips
 
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import split_steps
-from trainer_client.text.final_answer import extract_final_answer
 
 
 def rubric(problem: ArithmeticProblem) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from judge_server.verifiers.worker import decide
 from tests.docs.pages import ROOT, blocks, table
 from tests.services.processes import Service
 from trainer_client import Client
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Response, Verification, VerificationMethod
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.rewards import check_rubric
 from trainer_client.steps import has_format, split_steps
-from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.wire import RubricContent
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from judge_server.ports import JudgeResult
 from judge_server.verifiers import Check
 from judge_server.verifiers.worker import decide
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.rewards import check_rubric
 from trainer_client.steps import has_format, split_steps
-from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.wire import RewardAnswer, RubricContent
 
 SEEDS = st.integers(0, 2**32 - 1)

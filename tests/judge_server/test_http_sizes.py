@@ -28,8 +28,8 @@ from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import openapi
 from tests.judge_server.support import request
+from trainer_client.final_answer import extract_final_answer, final_answer_line
 from trainer_client.steps import has_format, split_steps
-from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 from trainer_client.text.thinking import split_thinking
 from trainer_client.wire.base import MAX_ERRORS, NotStrictJsonError, strict_json
 

@@ -30,7 +30,7 @@ from tests.judge_server.support import (
     request,
 )
 from tests.judge_server.test_fencing import texts
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import Criterion, Group, JudgingOptions, as_response
 

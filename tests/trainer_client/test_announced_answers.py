@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.cases import cases, each_case
-from trainer_client.text.answer_words import LANGUAGES, lowered
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
+from trainer_client.final_answer.words import LANGUAGES, lowered
 
 KEYS = json.loads((Path(__file__).parents[1] / "judge_server/verifiers/math500_answers.json").read_text())
 VALUES = cases(__file__, "values")

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.cases import cases, each_case
-from trainer_client.text.final_answer import extract_final_answer, final_answer_line
+from trainer_client.final_answer import extract_final_answer, final_answer_line
 
 
 @each_case("text", "answer")

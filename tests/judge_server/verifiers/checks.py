@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from judge_server.verifiers import Check
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.wire.criteria import Verification
 
 _VERIFICATION: TypeAdapter[Any] = TypeAdapter(Verification)

@@ -25,8 +25,8 @@ from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
-from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent, without_tags
 from trainer_client.wire import Criterion, FieldError, Prompt, Verification
 from trainer_client.wire.criteria import (

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from judge_server.verifiers.notation import same_characters
+from trainer_client.final_answer import extract_final_answer
+from trainer_client.final_answer.text import plain_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step
-from trainer_client.text.answer_text import plain_answer
-from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.wire.criteria import (
     ContainsVerification,
     ExactVerification,
@@ -77,7 +77,7 @@ class Check:
     Attributes:
         verification: the method and what it compares with; never `judge`.
         text: the judged response.
-        final_answer: what `trainer_client.text.final_answer.extract_final_answer` found in `text`.
+        final_answer: what `trainer_client.final_answer.extract_final_answer` found in `text`.
         ground_truth: the group's ground truth, used if the verification has no expected answer of its own.
         true_answer: what `stated_answer` returns for it, given by callers with many checks on one ground truth.
         steps: the steps of `text`.

@@ -21,7 +21,7 @@ from judge_server.verifiers.notation import Token, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
 from judge_server.verifiers.units import Unit
 from judge_server.verifiers.values import approximate, equal_numbers, is_scalar, ratio_is_constant, rational, symbols
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 
 MAX_CHARACTERS = 20_000
 """The most characters of an answer that is read; longer ones are compared as texts."""

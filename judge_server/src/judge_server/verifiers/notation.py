@@ -8,7 +8,7 @@ import re
 import unicodedata
 from typing import Literal, NamedTuple
 
-from trainer_client.text.final_answer import boxed_answer
+from trainer_client.final_answer import boxed_answer
 
 LAYERS = 16
 """How many nested layers of markup around an answer are removed."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainer_client.final_answer import final_answer_line
 from trainer_client.steps import Step
-from trainer_client.text.final_answer import final_answer_line
 from trainer_client.text.pieces import find_in_pieces
 from trainer_client.wire.groups import Message, Prompt, Response
 from trainer_client.wire.judging import OpeningTag, PromptOpens, ReasoningPart

@@ -30,7 +30,7 @@ from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Generator, InputRow, Parameters, RubricLookup, Writer, WriterFailed
 from judge_server.ports import CallFailure
 from judge_server.verifiers import Check, Checker
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import ExactVerification, MathVerification, Verification
 

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from trainer_client.text.answer_text import HEDGE, is_value, open_marks, plain_answer, without_end_tokens
-from trainer_client.text.answer_words import Announcement, announcements, lowered
+from trainer_client.final_answer.text import HEDGE, is_value, open_marks, plain_answer, without_end_tokens
+from trainer_client.final_answer.words import Announcement, announcements, lowered
 
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BOX = re.compile(rf"{_BOX_COMMAND.pattern}(?:[ \t]*+\[[^\[\]{{}}\n]{{0,40}}\]){{0,2}}+[ \t]*+(?P<brace>\{{)?+")

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from itertools import islice
 
-from trainer_client.text.answer_words import BECAUSE, SPACES, lowered, without_ending
+from trainer_client.final_answer.words import BECAUSE, SPACES, lowered, without_ending
 
 LAYERS = 8
 """How many nested layers of decoration are removed."""
