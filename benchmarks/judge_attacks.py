@@ -111,7 +111,7 @@ async def judge_served(engine: StoredEngine, defences: Sequence[Defence], plan: 
             for criterion in example.criteria
         ]
         outcomes = await judge.outcomes(plans, asyncio.get_running_loop().time() + DEADLINE_S)
-        verdicts = {one.slots[0].criterion: verdict_of(one.slots[0], outcomes) for one in plans}
+        verdicts = {one.pending[0].criterion: verdict_of(one.pending[0], outcomes) for one in plans}
         found.append(Judgement(example, "", verdicts))
     return found
 

@@ -187,7 +187,7 @@ class AdjudgeContender:
         """Return the service's verdict under any protocol, and the engine's reply that it was read from."""
         plan = self._plan(item)
         outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
-        (slot,) = plan.slots
+        (slot,) = plan.pending
         outcome = outcomes.by_digest[slot.digests[0]]
         if isinstance(outcome, CallFailure):
             return outcome

@@ -232,7 +232,7 @@ async def test_a_judge_in_another_process_uses_the_maps_of_the_api() -> None:
             api.prepared(JudgingConfig("binary")), group(), "Yes.", [Criterion.model_validate(c) for c in CRITERIA]
         )
         outcomes = await api.outcomes([asked], await deadline_after())
-        found = {slot.criterion: outcomes.by_digest[slot.digests[0]] for slot in asked.slots}
+        found = {slot.criterion: outcomes.by_digest[slot.digests[0]] for slot in asked.pending}
         await api.close()
     pitfall = found.pop("pitfall")
     assert isinstance(pitfall, JudgeResult)
@@ -368,7 +368,7 @@ async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_re
     planner = GroupPlanner(service.prepared(JudgingConfig("stepwise")), GroupContext("Count."), criteria)
     made = planner.plan(JudgedContent("### Step 1: one\n### Step 2: two", 0, None))
     outcomes = await service.outcomes([made], await deadline_after())
-    steps = {slot.criterion: verdict_of(slot, outcomes).step for slot in made.slots}
+    steps = {slot.criterion: verdict_of(slot, outcomes).step for slot in made.pending}
     await service.close()
     assert steps == {kind: 2 if kind in asked_about else 0 for kind in both}
     assert [step.number for step in made.steps] == [1, 2]

@@ -108,7 +108,7 @@ async def verdicts(made: CombinedJudge, *responses: str, of: list[Criterion] = C
     """The outcome of each criterion of the first response."""
     asked = plans(made, *(responses or ("Yes.",)), of=of)
     found = await made.outcomes(asked, await deadline_after())
-    return {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].slots}
+    return {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].pending}
 
 
 async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() -> None:
@@ -122,7 +122,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
     made = await members.cascade()
     asked = plans(made, "Yes.")
     found = await made.outcomes(asked, await deadline_after())
-    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].pending]
     assert members.asked("large") == {"Beta", "Delta"}
     assert batches == [2, 2]
     assert [(one.score, one.probability) for one in said if isinstance(one, JudgeResult)] == [
@@ -150,7 +150,7 @@ async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
     await small.outcomes([one.members[0] for one in alone], await deadline_after())  # type: ignore[attr-defined]
     found = await made.outcomes(alone, await deadline_after())
     assert found.costs.calls == 0
-    assert found.cached == {slot.digests[0] for slot in alone[0].slots}
+    assert found.cached == {slot.digests[0] for slot in alone[0].pending}
     assert set(members.scripts["small"].asked.values()) == {1}
 
 
@@ -187,7 +187,7 @@ async def test_a_hanging_large_judge_times_out_only_the_verdicts_that_need_it() 
     await large.busy()
     advance_time()
     found = await running
-    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].pending]
     assert [one.kind if isinstance(one, CallFailure) else one.score for one in said] == ["timeout", 0.0, 1.0, 0.0]
 
 
@@ -282,7 +282,7 @@ async def test_a_panel_weights_probabilities_and_counts_disagreements() -> None:
     made = await members.panel(PanelRule(WeightedMean((2, 1, 1))))
     asked = plans(made, "Yes.", of=CRITERIA[:2])
     found = await made.outcomes(asked, await deadline_after())
-    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].pending]
     assert [(one.score, one.probability) for one in said if isinstance(one, JudgeResult)] == [
         (1.0, pytest.approx(0.7)),
         (0.0, pytest.approx(0.2)),
@@ -391,8 +391,8 @@ async def test_steps_come_from_the_judge_that_decides() -> None:
     found = await made.outcomes(stepwise, await deadline_after(), caller=Caller("run"))
     (plan,) = stepwise
     of_large = await made.judges[1].outcomes([plan.members[1]], await deadline_after())  # type: ignore[attr-defined]
-    large = {slot.criterion: of_large.by_digest[slot.digests[0]] for slot in plan.members[1].slots}  # type: ignore[attr-defined]
-    for slot in plan.slots:
+    large = {slot.criterion: of_large.by_digest[slot.digests[0]] for slot in plan.members[1].pending}  # type: ignore[attr-defined]
+    for slot in plan.pending:
         said, expected = found.by_digest[slot.digests[0]], large[slot.criterion]
         assert isinstance(said, JudgeResult)
         assert isinstance(expected, JudgeResult)
@@ -440,7 +440,7 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
     config = JudgingConfig("binary", contextual=True)
     asked = plans(made, "Yes.", config=config)
     found = await made.outcomes(asked, await deadline_after())
-    said = {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].slots}
+    said = {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].pending}
     assert members.asked("large") == {"Beta"}
     for criterion, outcome in said.items():
         assert isinstance(outcome, CombinedResult)
@@ -449,5 +449,5 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
         expected = by_large if word == "Beta" else by_small
         assert outcome.probability == pytest.approx(expected)
     again = await made.outcomes(plans(made, "Yes.", config=config), await deadline_after())
-    assert again.cached == {slot.digests[0] for slot in asked[0].slots}
+    assert again.cached == {slot.digests[0] for slot in asked[0].pending}
     assert again.costs.calls == 0

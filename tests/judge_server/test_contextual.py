@@ -241,7 +241,7 @@ async def test_a_judge_in_another_process_gives_the_same_verdicts() -> None:
         for made in (here, api):
             asked = plan(made.prepared(config), group(), "Yes.", of)
             outcomes = await made.outcomes([asked], await deadline_after())
-            found.append([outcomes.by_digest[slot.digests[0]] for slot in asked.slots])
+            found.append([outcomes.by_digest[slot.digests[0]] for slot in asked.pending])
         await api.close()
     assert found[0] == found[1]
     assert [isinstance(one, JudgeResult) and one.raw_probability for one in found[0]] == [pytest.approx(RAW)] * len(of)

@@ -162,7 +162,7 @@ async def test_a_rubric_is_judged_under_every_protocol_that_needs_no_written_tex
     finally:
         await judge.close()
     for protocol, plan in zip(protocols, plans, strict=True):
-        verdicts = [verdict_of(slot, outcomes) for slot in plan.slots]
+        verdicts = [verdict_of(slot, outcomes) for slot in plan.pending]
         assert len(verdicts) == (1 if protocol == "likert" else 4)
         for verdict in verdicts:
             assert verdict.status == "ok", verdict.failure

@@ -180,12 +180,12 @@ def content(response: Any) -> Any:
 
 def test_a_response_without_content_meets_no_criterion_and_only_the_pitfall_is_judged() -> None:
     plan = planner(["no_content"]).plan(content("..."))
-    methods = {slot.criterion: slot.method for slot in plan.slots}
+    methods = {slot.criterion: slot.method for slot in plan.pending}
     assert methods.pop("pitfall") == "judge"
     assert set(methods.values()) == {"no_content"}
     assert [call.question.criteria for call in plan.planned_calls] == [("pitfall",)]
     assert {result.score for _, result in plan.decided} == {0.0}
-    assert plan.awaited == {digest for slot in plan.slots for digest in slot.digests}
+    assert plan.awaited == {digest for slot in plan.pending for digest in slot.digests}
     whole = planner(["no_content"]).plan(content("Yes."))
     assert len(whole.planned_calls) == len(CRITERIA)
     assert whole.decided == ()
@@ -212,7 +212,7 @@ def test_a_disguised_response_is_judged_like_the_plain_one() -> None:
 
 def test_a_decoy_is_asked_in_addition_to_the_criteria_and_gives_no_verdict() -> None:
     without, with_decoy = planner(()).plan(content("Yes.")), planner(["decoy"]).plan(content("Yes."))
-    assert with_decoy.slots == without.slots
+    assert with_decoy.pending == without.pending
     assert with_decoy.planned_calls[:-1] == without.planned_calls
     assert with_decoy.decoy is not None
     assert decoy_for("Yes.").description in with_decoy.planned_calls[-1].question.call.question

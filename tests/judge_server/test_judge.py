@@ -359,7 +359,7 @@ async def test_checks_run_alongside_the_judge_and_identical_ones_run_once() -> N
     asked = plans(made, "Yes.", "Yes.", "No.", of=of)
     outcomes = await made.outcomes(asked, await deadline_after())
     assert (outcomes.costs.calls, outcomes.checks) == (2, 2)
-    assert [outcomes.by_digest[p.slots[0].digests[0]] for p in asked] == [
+    assert [outcomes.by_digest[p.pending[0].digests[0]] for p in asked] == [
         JudgeResult(1.0),
         JudgeResult(1.0),
         JudgeResult(0.0),

@@ -178,7 +178,7 @@ def test_the_fingerprint_changes_with_the_templates_but_not_with_their_name_or_c
 
 def judged_by(made: ResponsePlan) -> dict[str, str]:
     """The method that decides each criterion."""
-    return {slot.criterion: slot.method for slot in made.slots}
+    return {slot.criterion: slot.method for slot in made.pending}
 
 
 def test_an_answer_is_compared_with_a_given_ground_truth_unless_its_method_is_judge() -> None:
@@ -196,9 +196,9 @@ def test_a_programs_verdict_names_the_whole_response_when_steps_are_requested() 
     check = Criterion.model_validate(
         {"id": "a", "kind": "suggest", "description": "x", "verification": {"method": "exact", "expected": "x"}}
     )
-    (slot,) = plan(prepared("stepwise"), group(), STEPPED, [check]).slots
+    (slot,) = plan(prepared("stepwise"), group(), STEPPED, [check]).pending
     assert (slot.method, slot.step) == ("exact", 0)
-    (slot,) = plan(prepared("binary"), group(), STEPPED, [check]).slots
+    (slot,) = plan(prepared("binary"), group(), STEPPED, [check]).pending
     assert slot.step is None
 
 
@@ -233,8 +233,8 @@ def test_criteria_share_a_call_as_configured_and_keep_their_order(
 ) -> None:
     made = plan(prepared(protocol, per_call=way), group(), STEPPED, criteria("a", "b", "c", "d", "e"))
     assert [list(asked.question.criteria) for asked in made.planned_calls] == calls
-    assert [slot.criterion for slot in made.slots] == ["c0", "c1", "c2", "c3", "c4"]
-    assert [d for slot in made.slots for d in slot.digests] == list(made.digests)
+    assert [slot.criterion for slot in made.pending] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [d for slot in made.pending for d in slot.digests] == list(made.digests)
     assert len(set(made.digests)) == 5
     written = [isinstance(call.answer, JsonOutput) for call in made.batch.calls]
     assert all(written) if way != 1 or protocol == "checklist" else not any(written)
@@ -250,7 +250,7 @@ def test_which_criteria_share_a_call_is_part_of_a_digest() -> None:
 def test_each_vote_is_a_separate_call_with_a_separate_seed() -> None:
     made = plan(prepared(rationale=True, temperature=0.7), group(), "x", criteria("a", "b"), votes=3)
     assert [call.sample.seed for call in made.batch.calls if call.sample] == [0, 0, 1, 1, 2, 2]
-    assert [len(slot.digests) for slot in made.slots] == [3, 3]
+    assert [len(slot.digests) for slot in made.pending] == [3, 3]
     assert len(set(made.digests)) == 6
     fewer = plan(prepared(rationale=True, temperature=0.7), group(), "x", criteria("a", "b"), votes=2)
     assert set(fewer.digests) < set(made.digests)

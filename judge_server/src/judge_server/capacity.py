@@ -125,9 +125,9 @@ async def count_workload(
     known: set[bytes] = set()
     prefixes = _Prefixes(cache, previous)
     for plan in _with_content_free(plans):
-        slots = [slot for slot in plan.slots if slot.digests]
-        judgements += sum(len(slot.digests) for slot in slots)
-        by_program += sum(slot.method != "judge" for slot in slots)
+        pending = [one for one in plan.pending if one.digests]
+        judgements += sum(len(one.digests) for one in pending)
+        by_program += sum(one.method != "judge" for one in pending)
         for planned in plan.planned_calls:
             if known.issuperset(planned.digests):
                 repeated += 1

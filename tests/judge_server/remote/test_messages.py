@@ -62,14 +62,14 @@ async def test_a_plan_is_read_as_it_was_sent(config: JudgingConfig) -> None:
         assert [as_data(asked.question) for asked in arrived.planned_calls] == [
             as_data(a.question) for a in one.planned_calls
         ]
-        assert set(arrived.digests) == {digest for slot in arrived.slots for digest in slot.digests}
+        assert set(arrived.digests) == {digest for slot in arrived.pending for digest in slot.digests}
 
 
 async def test_a_question_shared_by_many_responses_is_sent_once() -> None:
     made = await judge()
     prepared = made.prepared(JudgingConfig("binary"))
     plans = [plan(prepared, group("Yes."), "Yes.", RUBRIC) for _ in range(1)]
-    several = [*plans, *[ResponsePlan(p.slots, p.batch, p.planned_calls) for p in plans * 3]]
+    several = [*plans, *[ResponsePlan(p.pending, p.batch, p.planned_calls) for p in plans * 3]]
     assert len(sent(several).questions) == len(plans[0].planned_calls)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
-from judge_server.judging.plan import ResponsePlan, VerdictSlot
+from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import CallOutcome
 from judge_server.ports import Batch, CallFailure, JudgeResult
@@ -268,7 +268,7 @@ class CombinedConfig(PreparedConfig):
 class CombinedPlan(ResponsePlan):
     """How the members of a cascade or panel judge one response: a plan each, in their order, and the rule.
 
-    Its slots have digests of their own for what judges decide. The checks by programs are its own, not the members'.
+    Pending verdicts that judges decide have digests of their own. The checks by programs are its own, not the members'.
     """
 
     members: tuple[ResponsePlan, ...] = ()
@@ -367,17 +367,17 @@ def combine_plans(prepared: PreparedConfig, plans: Sequence[ResponsePlan]) -> Re
     first = plans[0]
     if not isinstance(prepared, CombinedConfig):
         return first
-    slots: list[VerdictSlot] = []
-    for own in zip(*[plan.slots for plan in plans], strict=True):
+    pending: list[PendingVerdict] = []
+    for own in zip(*[plan.pending for plan in plans], strict=True):
         if own[0].method == BY_JUDGE:
-            votes = zip(*[slot.digests for slot in own], strict=True)
+            votes = zip(*[one.digests for one in own], strict=True)
             digests = tuple([_combined_digest(prepared.fingerprint, vote) for vote in votes])
-            slots.append(VerdictSlot(own[0].criterion, BY_JUDGE, digests))
+            pending.append(PendingVerdict(own[0].criterion, BY_JUDGE, digests))
         else:
-            slots.append(own[0])
+            pending.append(own[0])
     omitted = max(plan.characters_omitted for plan in plans)
     return CombinedPlan(
-        tuple(slots),
+        tuple(pending),
         Batch("", "", ()),
         (),
         first.checks,
@@ -385,40 +385,40 @@ def combine_plans(prepared: PreparedConfig, plans: Sequence[ResponsePlan]) -> Re
         characters_omitted=omitted,
         group=first.group,
         decided=first.decided,
-        members=tuple([replace(plan, checks=(), slots=_asked(plan)) for plan in plans]),
+        members=tuple([replace(plan, checks=(), pending=_asked(plan)) for plan in plans]),
         rule=prepared.rule,
     )
 
 
-def _asked(plan: ResponsePlan) -> tuple[VerdictSlot, ...]:
-    return tuple([slot for slot in plan.slots if slot.method == BY_JUDGE])
+def _asked(plan: ResponsePlan) -> tuple[PendingVerdict, ...]:
+    return tuple([one for one in plan.pending if one.method == BY_JUDGE])
 
 
 def _combined_digest(fingerprint: str, digests: Sequence[bytes]) -> bytes:
     return hashlib.sha256(fingerprint.encode() + b"".join(digests)).digest()
 
 
-def combined_verdicts(plan: CombinedPlan) -> Iterator[tuple[bytes, list[tuple[bytes, VerdictSlot]]]]:
-    """Yield the digest of each verdict that judges decide, with its digest and slot in each member's plan."""
-    for slot, *own in zip(_asked(plan), *[_asked(member) for member in plan.members], strict=True):
-        for vote, digest in enumerate(slot.digests):
+def combined_verdicts(plan: CombinedPlan) -> Iterator[tuple[bytes, list[tuple[bytes, PendingVerdict]]]]:
+    """Yield the digest of each verdict that judges decide, with its digest and verdict in each member's plan."""
+    for whole, *own in zip(_asked(plan), *[_asked(member) for member in plan.members], strict=True):
+        for vote, digest in enumerate(whole.digests):
             yield digest, [(one.digests[vote], one) for one in own]
 
 
 def only_checks(plan: CombinedPlan) -> ResponsePlan:
     """Return a plan of what programs decide about a response."""
-    slots = tuple([slot for slot in plan.slots if slot.method != BY_JUDGE])
-    return ResponsePlan(slots, Batch("", "", ()), (), plan.checks, steps=plan.steps, group=plan.group)
+    pending = tuple([one for one in plan.pending if one.method != BY_JUDGE])
+    return ResponsePlan(pending, Batch("", "", ()), (), plan.checks, steps=plan.steps, group=plan.group)
 
 
 def only(plan: ResponsePlan, digests: set[bytes]) -> ResponsePlan:
     """Return a member's plan with only the calls for these verdicts, still in one batch."""
-    relative = tuple([one for one in plan.relative if one.digest in digests])
-    narrowed = plan.with_calls_for(digests.union([one.asked for one in relative]))
-    content_free = plan.content_free and plan.content_free.with_calls_for({one.content_free for one in relative})
-    wanted = [slot._replace(digests=tuple([d for d in slot.digests if d in digests])) for slot in _asked(plan)]
-    slots = tuple([slot for slot in wanted if slot.digests])
-    return replace(narrowed, slots=slots, content_free=content_free, relative=relative)
+    combinations = tuple([one for one in plan.combinations if one.digest in digests])
+    needed = digests.union([part for one in combinations for part in one.parts])
+    content_free = plan.content_free and plan.content_free.with_calls_for(needed)
+    wanted = [one._replace(digests=tuple([d for d in one.digests if d in digests])) for one in _asked(plan)]
+    pending = tuple([one for one in wanted if one.digests])
+    return replace(plan.with_calls_for(needed), pending=pending, content_free=content_free, combinations=combinations)
 
 
 def _probability(result: JudgeResult) -> float:

@@ -12,6 +12,7 @@ map then applies to `raw_probability`. Both calls are cached like any other; the
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,6 +54,11 @@ class RelativeVerdict(NamedTuple):
     def parts(self) -> tuple[bytes, bytes]:
         """The digests of both calls."""
         return self.asked, self.content_free
+
+    def combine(self, outcomes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
+        """Return the verdict from the outcomes of both calls; see `relate`."""
+        asked, content_free = outcomes
+        return relate(asked, content_free, self.weight, self.scaling)
 
 
 def relate(

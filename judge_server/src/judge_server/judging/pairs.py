@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from judge_server.judging.combining import combine_plans
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
+from judge_server.judging.plan import GroupContext, PendingVerdict, PlannedCall, ResponsePlan
 from judge_server.judging.presentation import has_content, images_of, show_hidden, show_response
 from judge_server.judging.questions import PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
@@ -100,8 +100,8 @@ class PairPlanner:
         templates = self._templates
         if first.empty or second.empty:
             digest, result = _NO_CONTENT[(1.0 + second.empty - first.empty) / 2]
-            slot = VerdictSlot(about, "no_content", (digest,))
-            return ResponsePlan((slot,), Batch("", "", ()), (), group=self._group, decided=((digest, result),))
+            pending = PendingVerdict(about, "no_content", (digest,))
+            return ResponsePlan((pending,), Batch("", "", ()), (), group=self._group, decided=((digest, result),))
         shared = templates.pair(
             prompt=self._prompt,
             conversation=not isinstance(self._shown.prompt, str),
@@ -114,7 +114,7 @@ class PairPlanner:
         images = (*self._images, *first.images, *second.images)
         digests = CallDigests(self._prepared.fingerprint, templates.system, shared, images).of(question.call)
         return ResponsePlan(
-            (VerdictSlot(about, "judge", digests),),
+            (PendingVerdict(about, "judge", digests),),
             Batch(templates.system, shared, (question.call,), images),
             (PlannedCall(question, digests),),
             system_alone=templates.system,

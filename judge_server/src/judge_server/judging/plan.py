@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import ProbabilityMap
-from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict, relate
+from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict
 from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
@@ -64,13 +64,45 @@ class GroupContext:
         return GroupContext(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
 
 
-class VerdictSlot(NamedTuple):
-    """A place for one verdict: its criterion's id, how it is decided, and the digest of each vote (one by default).
+class TurnsVerdict(NamedTuple):
+    """A verdict that is combined from one on each turn: its digest, and the number and digest of each turn's verdict.
 
-    `step` is used for a verdict that names no step, such as that of a program that searches no steps. A criterion that
-    rubric dropout left out has no digests. The verdict on a criterion that applies to each turn is combined from those
-    of its `turns`, each with its number and digest; `avoided` says whether a good response does not meet the criterion.
-    `parts` are the digests of the calls that a verdict is made of, where these are others than `digests`.
+    `avoided` says whether a good response does not meet the criterion.
+    """
+
+    digest: bytes
+    turns: tuple[tuple[int, bytes], ...]
+    avoided: bool
+
+    @classmethod
+    def of(cls, turns: Sequence[tuple[int, bytes]], *, avoided: bool) -> "TurnsVerdict":
+        """Return the verdict under the digest of its parts."""
+        whole = hashlib.sha256(f"turns {avoided}".encode())
+        for number, digest in turns:
+            whole.update(number.to_bytes(4, "big") + digest)
+        return cls(whole.digest(), tuple(turns), avoided)
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The digests of the turns' verdicts."""
+        return tuple([digest for _, digest in self.turns])
+
+    def combine(self, outcomes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
+        """Return the verdict from those on the turns; see `combine_turns`."""
+        numbers = [number for number, _ in self.turns]
+        return combine_turns(list(zip(numbers, outcomes, strict=True)), avoided=self.avoided)
+
+
+class PendingVerdict(NamedTuple):
+    """A verdict that an answer needs, before it is judged.
+
+    Attributes:
+        criterion: the criterion's id.
+        method: how it is decided.
+        digests: the digest of each vote's outcome, one by default; none for a criterion that rubric dropout excluded.
+        step: the step of a verdict that names none, such as that of a program that searches no steps.
+        turns: for a criterion that applies to each turn, the number and digest of each turn's verdict.
+        parts: digests of the constituent calls, if they differ from `digests`.
     """
 
     criterion: str
@@ -78,27 +110,11 @@ class VerdictSlot(NamedTuple):
     digests: tuple[bytes, ...]
     step: int | None = None
     turns: tuple[tuple[int, bytes], ...] = ()
-    avoided: bool = False
     parts: tuple[bytes, ...] = ()
-
-    @classmethod
-    def of_turns(
-        cls,
-        criterion: Criterion,
-        method: VerdictMethod,
-        turns: Sequence[tuple[int, bytes]],
-        parts: Sequence[bytes] = (),
-    ) -> "VerdictSlot":
-        """Return the slot of a criterion that applies to each turn; `parts` defaults to the digests of the turns."""
-        whole = hashlib.sha256(f"turns {criterion.avoided}".encode())
-        for number, digest in turns:
-            whole.update(number.to_bytes(4, "big") + digest)
-        made_of = tuple(parts) or tuple([digest for _, digest in turns])
-        return cls(criterion.id, method, (whole.digest(),), None, tuple(turns), criterion.avoided, made_of)
 
     @property
     def awaited(self) -> tuple[bytes, ...]:
-        """The digests of the calls and checks that the verdict is made of."""
+        """The digests of the calls and checks that must end before it is known."""
         return self.parts or self.digests
 
 
@@ -111,19 +127,27 @@ class PlannedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """How one response is judged: a slot per verdict, the calls and checks that fill the slots, and its steps.
-
-    `decided` holds the outcomes that are known without asking, by digest. `decoy` is the slot of the decoy criterion,
-    if one is asked. `system_alone` is the system message for asking a single criterion again. `group` is the index of
-    the response's group in its request. Under contextual calibration, `content_free` is the plan of the calls about an
-    empty response, which the responses of a group share, and `relative` says which verdicts are made of both.
+    """How one response is judged.
 
     Attributes:
+        pending: the verdicts that an answer needs, in the order of the criteria.
+        batch: the calls about the response.
+        planned_calls: the same calls, each with the digests of its verdicts.
+        checks: the checks by programs, by digest.
+        system_alone: the system message for asking a single criterion again.
+        steps: the steps of the response.
+        characters_omitted: how many characters of the response the judge is not shown.
+        group: the index of the response's group in its request.
+        decided: the outcomes that are known without asking, by digest.
+        decoy: the verdict on the decoy criterion, if one is asked.
+        content_free: under contextual calibration, the plan of the calls about an empty response. The responses of a
+            group share it.
+        combinations: the verdicts that are combined from other outcomes, each after those that it is combined from.
         digests: the digests of all verdicts that the judge is asked for.
         uses: how many verdicts an answer about the response uses, every vote counted.
     """
 
-    slots: tuple[VerdictSlot, ...]
+    pending: tuple[PendingVerdict, ...]
     batch: Batch
     planned_calls: tuple[PlannedCall, ...]
     checks: tuple[tuple[bytes, Check], ...] = ()
@@ -132,9 +156,9 @@ class ResponsePlan:
     characters_omitted: int = 0
     group: int = 0
     decided: tuple[tuple[bytes, JudgeResult], ...] = ()
-    decoy: VerdictSlot | None = None
+    decoy: PendingVerdict | None = None
     content_free: "ResponsePlan | None" = None
-    relative: tuple[RelativeVerdict, ...] = ()
+    combinations: tuple[RelativeVerdict | TurnsVerdict, ...] = ()
     digests: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
     uses: int = field(init=False, repr=False, compare=False)
 
@@ -142,7 +166,7 @@ class ResponsePlan:
         # Counted here, since planning is done in slices; later, thousands of plans are looked through at once.
         digests = tuple([digest for call in self.planned_calls for digest in call.digests])
         object.__setattr__(self, "digests", digests)
-        object.__setattr__(self, "uses", sum([len(slot.digests) for slot in self.slots]))
+        object.__setattr__(self, "uses", sum([len(one.digests) for one in self.pending]))
 
     def with_calls_for(self, digests: Collection[bytes]) -> "ResponsePlan":
         """Return the plan with only the calls for these verdicts, still in one batch."""
@@ -154,7 +178,7 @@ class ResponsePlan:
     def awaited(self) -> set[bytes]:
         """The digests of everything that an answer about the response needs."""
         decoy = () if self.decoy is None else self.decoy.digests
-        return {digest for slot in self.slots for digest in slot.awaited}.union(decoy)
+        return {digest for one in self.pending for digest in one.awaited}.union(decoy)
 
 
 _UNMET, _UNMET_GRADE = [
@@ -268,7 +292,7 @@ class GroupPlanner:
         decoy = None
         if "decoy" in self._defences and to_ask:
             question, ending = self._decoy_question(judged.text, step_numbers)
-            decoy = VerdictSlot(question.criteria[0], "judge", digests.with_ending(question.call, ending))
+            decoy = PendingVerdict(question.criteria[0], "judge", digests.with_ending(question.call, ending))
             planned_calls.append(PlannedCall(question, decoy.digests))
         checks: dict[bytes, Check] = {}
         subjects: dict[str, bytes] = {}
@@ -280,8 +304,9 @@ class GroupPlanner:
                 votes_of.setdefault(verified.id, []).append(digest)
             numbers = [turn.number for turn in looked_at]
             turns_of[verified.id] = list(zip(numbers, votes_of[verified.id], strict=False))
+        by_turn: list[TurnsVerdict] = []
         return ResponsePlan(
-            self._slots(votes_of, turns_of, unmet, turns, relative),
+            self._pending(votes_of, turns_of, unmet, turns, relative, by_turn),
             Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls]), images),
             tuple(planned_calls),
             tuple(checks.items()),
@@ -294,7 +319,7 @@ class GroupPlanner:
             tuple(dict.fromkeys(unmet.values())),
             decoy,
             self._content_free_for(relative.values()),
-            tuple(relative.values()),
+            (*relative.values(), *by_turn),
         )
 
     def _plan_content_free(self) -> ResponsePlan:
@@ -451,32 +476,36 @@ class GroupPlanner:
             questions = self._turn_questions[key] = [(one, ending_of(one.call, one.scaling)) for one in asked]
         return questions
 
-    def _slots(
+    def _pending(
         self,
         votes_of: dict[str, list[bytes]],
         turns_of: dict[str, list[tuple[int, bytes]]],
         decided: Collection[str],
         turns: Sequence[Step],
         relative: Mapping[bytes, RelativeVerdict],
-    ) -> tuple[VerdictSlot, ...]:
+        by_turn: list[TurnsVerdict],
+    ) -> tuple[PendingVerdict, ...]:
+        """Return the verdicts that an answer needs; adds those that are combined from turns to `by_turn`."""
         if self._prepared.config.protocol == "likert":
-            return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
+            return (PendingVerdict(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
-        slots = []
+        pending = []
         for c, program in zip(self._criteria, self._programs, strict=True):
             digests, method = tuple(votes_of.get(c.id, ())), "judge" if program is None else program.method
             parts = tuple([part for digest in digests if digest in relative for part in relative[digest].parts])
             if c.id in decided:
-                slots.append(VerdictSlot(c.id, "no_content", digests, step))
+                pending.append(PendingVerdict(c.id, "no_content", digests, step))
             elif turns and c.applies_to == "each_turn" and digests:
-                slots.append(VerdictSlot.of_turns(c, method, turns_of[c.id], parts))
+                by_turn.append(TurnsVerdict.of(turns_of[c.id], avoided=c.avoided))
+                whole = by_turn[-1]
+                pending.append(PendingVerdict(c.id, method, (whole.digest,), None, whole.turns, parts or whole.parts))
             elif turns and c.applies_to == "last_turn":
                 last = turns[-1].number if self._stepwise else None
-                slots.append(VerdictSlot(c.id, method, digests, last, parts=parts))
+                pending.append(PendingVerdict(c.id, method, digests, last, parts=parts))
             else:
                 is_named = program is None and c.kind not in self._prepared.kinds_without_steps
-                slots.append(VerdictSlot(c.id, method, digests, None if is_named else step, parts=parts))
-        return tuple(slots)
+                pending.append(PendingVerdict(c.id, method, digests, None if is_named else step, parts=parts))
+        return tuple(pending)
 
     def _shared(
         self,
@@ -526,15 +555,11 @@ def combine(
     These are the verdicts relative to an empty response, and those on criteria that apply to each turn.
     """
     made: dict[bytes, JudgeResult | CallFailure] = {}
-    for one in plan.relative:
-        if one.digest not in known and one.asked in known and one.content_free in known:
-            made[one.digest] = relate(known[one.asked], known[one.content_free], one.weight, one.scaling)
-    for slot in plan.slots:
-        if slot.turns and slot.digests[0] not in known:
-            outcomes = [(number, made.get(digest) or known.get(digest)) for number, digest in slot.turns]
-            said = [(number, outcome) for number, outcome in outcomes if outcome is not None]
-            if len(said) == len(outcomes):
-                made[slot.digests[0]] = combine_turns(said, avoided=slot.avoided)
+    for one in plan.combinations:
+        if one.digest not in known:
+            outcomes = [outcome for part in one.parts if (outcome := made.get(part) or known.get(part)) is not None]
+            if len(outcomes) == len(one.parts):
+                made[one.digest] = one.combine(outcomes)
     return made
 
 
@@ -581,7 +606,7 @@ def plan_outcome(judged: JudgedContent, ground_truth: str, true_answer: str, gro
     check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth, true_answer=true_answer)
     digest = check.digest
     return ResponsePlan(
-        (VerdictSlot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group
+        (PendingVerdict(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group
     )
 
 

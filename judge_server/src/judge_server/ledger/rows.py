@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from judge_server.judging.combining import CombinedResult, MemberOutcome
-from judge_server.judging.plan import VerdictSlot
+from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes
 from judge_server.monitoring.signals import signals_of
@@ -94,9 +94,9 @@ def _json_list(items: Iterable[Any]) -> bytes:
     return f"[{', '.join([json.dumps(item) for item in items])}]".encode()
 
 
-def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bool:
+def _is_known(pending: PendingVerdict, digest: bytes, known: AbstractSet[bytes]) -> bool:
     """Whether a vote was known before; a verdict that is made of others, if all of these were."""
-    return all(part in known for part in slot.parts) if slot.parts else digest in known
+    return all(part in known for part in pending.parts) if pending.parts else digest in known
 
 
 def _member_costs(outcomes: Outcomes) -> str | None:
@@ -208,19 +208,19 @@ class _RowBuilder:
     def _uses(self, planned: PlannedResponse, place: int) -> None:
         outcomes, known, rules = self._entry.outcomes.by_digest, self._known, self._entry.rules
         project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
-        for number, slot in enumerate(planned.plan.slots):
-            if not slot.digests:
+        for number, pending in enumerate(planned.plan.pending):
+            if not pending.digests:
                 add(
                     UseRow(
-                        project, run, request, place, number, 0, slot.criterion, slot.method, _NO_CALL, False,
+                        project, run, request, place, number, 0, pending.criterion, pending.method, _NO_CALL, False,
                         LEFT_OUT, None, None, False,
                     )
                 )  # fmt: skip
                 continue
-            votes = [outcomes[digest] for digest in slot.digests]
+            votes = [outcomes[digest] for digest in pending.digests]
             outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
-            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, slot.method)
-            for vote, (digest, outcome) in enumerate(zip(slot.digests, votes, strict=True)):
+            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, pending.method)
+            for vote, (digest, outcome) in enumerate(zip(pending.digests, votes, strict=True)):
                 failure, detail = UNCERTAIN if uncertain else None, None
                 if isinstance(outcome, CallFailure):
                     failure, detail = failure or outcome.kind, storable_text(outcome.detail)
@@ -228,8 +228,8 @@ class _RowBuilder:
                     self._verdict(digest, outcome)
                 add(
                     UseRow(
-                        project, run, request, place, number, vote, slot.criterion, slot.method, digest, failed,
-                        failure, detail, slot.step, _is_known(slot, digest, known),
+                        project, run, request, place, number, vote, pending.criterion, pending.method, digest, failed,
+                        failure, detail, pending.step, _is_known(pending, digest, known),
                     )
                 )  # fmt: skip
 
@@ -338,9 +338,9 @@ def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdi
     outcomes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in votes}
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     digests = () if first.failure == LEFT_OUT else tuple(outcomes)
-    slot = VerdictSlot(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
+    pending = PendingVerdict(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
     cached = {vote.digest for vote, _ in votes if vote.cached}
-    return verdict_of(slot, Outcomes(by_digest=outcomes, cached=cached), rules)
+    return verdict_of(pending, Outcomes(by_digest=outcomes, cached=cached), rules)
 
 
 def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:

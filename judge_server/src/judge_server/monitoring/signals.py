@@ -130,12 +130,12 @@ def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes)
 def scores_of(planned: PlannedResponse, outcomes: Outcomes) -> dict[str, float | None]:
     """Return the scores of a response by criterion, without those left out; None where judging failed."""
     scores: dict[str, float | None] = {}
-    for slot in planned.plan.slots:
-        if not slot.digests:
+    for pending in planned.plan.pending:
+        if not pending.digests:
             continue
-        votes = [outcomes.by_digest[digest] for digest in slot.digests]
+        votes = [outcomes.by_digest[digest] for digest in pending.digests]
         verdict = votes[0] if len(votes) == 1 else combine_votes(votes)
-        scores[slot.criterion] = None if isinstance(verdict, CallFailure) else verdict.score
+        scores[pending.criterion] = None if isinstance(verdict, CallFailure) else verdict.score
     return scores
 
 
@@ -161,12 +161,12 @@ def _add_group(sums: Signals, criteria: Sequence[Criterion], responses: Sequence
 def _add_members(sums: Signals, responses: Sequence[PlannedResponse], outcomes: Outcomes) -> None:
     """Add the verdicts of a cascade or panel, every vote counted."""
     pairs: defaultdict[str, list[Pair]] = defaultdict(list)
-    for slot in [slot for planned in responses for slot in planned.plan.slots]:
-        for digest in slot.digests:
+    for pending in [pending for planned in responses for pending in planned.plan.pending]:
+        for digest in pending.digests:
             outcome = outcomes.by_digest[digest]
             if isinstance(outcome, CombinedResult):
                 scores = [member.score for member in outcome.members if member.score is not None]
-                pairs[slot.criterion].append((float(len(scores) > 1), float(len(set(scores)) > 1)))
+                pairs[pending.criterion].append((float(len(scores) > 1), float(len(set(scores)) > 1)))
     for criterion, found in pairs.items():
         sums["members", criterion].add(found)
         sums["members", ""].add(found)

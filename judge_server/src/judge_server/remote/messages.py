@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from judge_server.judging.calibration import UNSCALED, ProbabilityMap
-from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
+from judge_server.judging.plan import PendingVerdict, PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.results import NO_COSTS, Caller, Costs, Outcomes
@@ -169,8 +169,8 @@ class ShardRequest(ProtocolMessage):
                 ]
             )
             batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in planned_calls]), sent.images)
-            slot = VerdictSlot("", "judge", tuple([digest for one in planned_calls for digest in one.digests]))
-            plans.append(ResponsePlan((slot,), batch, planned_calls, system_alone=sent.system_alone))
+            pending = PendingVerdict("", "judge", tuple([digest for one in planned_calls for digest in one.digests]))
+            plans.append(ResponsePlan((pending,), batch, planned_calls, system_alone=sent.system_alone))
         return plans
 
 

@@ -25,7 +25,7 @@ from judge_server.judging.combining import (
     only,
     only_checks,
 )
-from judge_server.judging.plan import ResponsePlan, VerdictSlot
+from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
@@ -387,7 +387,7 @@ class _CombinedRequest:
             if digest in known or digest in made.by_digest:
                 continue
             needed = self._needed(index, own)
-            outcomes = [self._outcome(place, slot, one) for place, (one, slot) in enumerate(needed)]
+            outcomes = [self._outcome(place, pending, one) for place, (one, pending) in enumerate(needed)]
             made.by_digest[digest] = plan.rule.combine(names, outcomes)
             asked = [(place, one) for place, (one, _) in enumerate(needed) if one is not None]
             if all(one in self._cached[place] for place, one in asked):
@@ -397,20 +397,22 @@ class _CombinedRequest:
             self._said.append(outcomes)
         self._progress.add(made)
 
-    def _needed(self, index: int, own: Sequence[tuple[bytes, VerdictSlot]]) -> list[tuple[bytes | None, VerdictSlot]]:
+    def _needed(
+        self, index: int, own: Sequence[tuple[bytes, PendingVerdict]]
+    ) -> list[tuple[bytes | None, PendingVerdict]]:
         """Return each member's digest of a verdict, None for one that was not asked."""
         asked = self._escalated.get(index, set())
         if len(self._first) == len(own):
-            return [(digest, slot) for digest, slot in own]
-        return [own[0], *[(digest if digest in asked else None, slot) for digest, slot in own[1:]]]
+            return [(digest, pending) for digest, pending in own]
+        return [own[0], *[(digest if digest in asked else None, pending) for digest, pending in own[1:]]]
 
-    def _outcome(self, place: int, slot: VerdictSlot, digest: bytes | None) -> CallOutcome | None:
+    def _outcome(self, place: int, pending: PendingVerdict, digest: bytes | None) -> CallOutcome | None:
         if digest is None:
             return None
         outcome = self._known[place][digest]
-        if isinstance(outcome, CallFailure) or outcome.step is not None or slot.step is None:
+        if isinstance(outcome, CallFailure) or outcome.step is not None or pending.step is None:
             return outcome
-        return replace(outcome, step=slot.step)
+        return replace(outcome, step=pending.step)
 
     def _account(self) -> Outcomes:
         """Return what each member said and cost, and how often members disagreed."""
@@ -428,13 +430,15 @@ class _CombinedRequest:
 
 
 def _digests(plan: ResponsePlan) -> set[bytes]:
-    return {digest for slot in plan.slots for digest in slot.digests}
+    return {digest for pending in plan.pending for digest in pending.digests}
 
 
 def _made_of(plan: ResponsePlan, *known: set[bytes]) -> set[bytes]:
     """Return the digests of the verdicts all of whose parts are among those known."""
-    slots = [slot for slot in plan.slots if all(any(part in some for some in known) for part in slot.awaited)]
-    return {digest for slot in slots for digest in slot.digests}
+    pending = [
+        pending for pending in plan.pending if all(any(part in some for some in known) for part in pending.awaited)
+    ]
+    return {digest for pending in pending for digest in pending.digests}
 
 
 def _refusal(field: str, message: str) -> InvalidRequest:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from judge_server.errors import TooLarge
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner, ShownResponse, Tournament, most_pairs
-from judge_server.judging.plan import GroupContext, ResponsePlan, VerdictSlot, check_required
+from judge_server.judging.plan import GroupContext, PendingVerdict, ResponsePlan, check_required
 from judge_server.judging.presentation import fit_grounding, planned_characters, prompt_characters
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, CallOutcome, Outcomes
@@ -115,7 +115,7 @@ class GroupTournament:
 
     def record(self, known: Mapping[bytes, CallOutcome]) -> None:
         """Take note of what the responses have won, which decides who meets in the next round."""
-        won = {key: known[plan.slots[0].digests[0]] for key, plan in self._plans.items()}
+        won = {key: known[plan.pending[0].digests[0]] for key, plan in self._plans.items()}
         self._won = [[] for _ in self.group.responses]
         for (first, second), outcome in won.items():
             back = won[second, first]
@@ -124,12 +124,12 @@ class GroupTournament:
                 self._won[second].append(1.0 - outcome.score)
 
     def judged_group(self) -> PlannedGroup:
-        """Return the group with the slots of its comparisons, each at the response that was shown first."""
+        """Return the group with its comparisons, each at the response that was shown first."""
         responses = []
         for place, response in enumerate(self.group.responses):
             own = [plan for (first, _), plan in sorted(self._plans.items()) if first == place]
-            slots = tuple([plan.slots[0] for plan in own])
-            responses.append(replace(response, plan=replace(response.plan, slots=slots)))
+            pending = tuple([plan.pending[0] for plan in own])
+            responses.append(replace(response, plan=replace(response.plan, pending=pending)))
         return replace(self.group, responses=responses)
 
 
@@ -314,7 +314,7 @@ def _plans(
 
 
 def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
-    orders = tuple([_order(plan.slots[0], outcomes) for plan in plans])
+    orders = tuple([_order(plan.pending[0], outcomes) for plan in plans])
     wins = [_WIN[order.preferred] for order in orders if order.preferred is not None]
     if len(wins) < len(orders):
         return wire.Comparison(id=pair.id, status="failed", orders=orders)
@@ -334,10 +334,10 @@ def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes
 _WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
 
 
-def _order(slot: VerdictSlot, outcomes: Outcomes) -> wire.OrderVerdict:
-    first = "a" if slot.criterion == "a" else "b"
+def _order(pending: PendingVerdict, outcomes: Outcomes) -> wire.OrderVerdict:
+    first = "a" if pending.criterion == "a" else "b"
     second = "b" if first == "a" else "a"
-    (digest,) = slot.digests
+    (digest,) = pending.digests
     outcome = outcomes.by_digest[digest]
     if isinstance(outcome, CallFailure):
         return wire.OrderVerdict(first=first, status="failed", failure=failure_of(outcome))

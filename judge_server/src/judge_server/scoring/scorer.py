@@ -69,7 +69,7 @@ RANKED_INLINE = 64
 
 
 class JudgedVerdict(NamedTuple):
-    """A verdict as soon as it is known: the index of its response in the request, and that of its slot."""
+    """A verdict as soon as it is known: the index of its response in the request, and its own in the plan."""
 
     response: int
     slot: int
@@ -349,17 +349,19 @@ class _NewVerdicts:
 
     def __init__(self, job: ScoringJob) -> None:
         self._job = job
-        self._left = {(place, n): slot for place, plan in enumerate(job.plans) for n, slot in enumerate(plan.slots)}
+        self._left = {
+            (place, n): pending for place, plan in enumerate(job.plans) for n, pending in enumerate(plan.pending)
+        }
         self._group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
 
     def take(self, complete: int | None) -> list[JudgedVerdict]:
         """Take those that are known now. A failure may still be retried, unless its group is `complete`."""
         job, taken = self._job, []
-        for (place, n), slot in list(self._left.items()):
-            outcomes = [job.outcomes.by_digest.get(digest) for digest in slot.digests]
+        for (place, n), pending in list(self._left.items()):
+            outcomes = [job.outcomes.by_digest.get(digest) for digest in pending.digests]
             if self._group_of[place] == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
                 del self._left[place, n]
-                taken.append(JudgedVerdict(place, n, verdict_of(slot, job.outcomes, job.rules)))
+                taken.append(JudgedVerdict(place, n, verdict_of(pending, job.outcomes, job.rules)))
         return taken
 
 

@@ -6,7 +6,7 @@ from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
 from judge_server.judging.combining import CombinedResult
 from judge_server.judging.contextual import ContextualResult
-from judge_server.judging.plan import ResponsePlan, VerdictSlot
+from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
@@ -27,8 +27,8 @@ from trainer_client.wire.judging import DecoyPolicy
 
 
 def read_verdicts(plan: ResponsePlan, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> list[wire.Verdict]:
-    """Return the verdict of each slot of a plan, in order."""
-    return [verdict_of(slot, outcomes, rules) for slot in plan.slots]
+    """Return the verdicts of a plan, in order."""
+    return [verdict_of(pending, outcomes, rules) for pending in plan.pending]
 
 
 def is_suspicious(plan: ResponsePlan, outcomes: Outcomes) -> bool | None:
@@ -43,8 +43,8 @@ def decoy_failures(plans: Iterable[ResponsePlan], outcomes: Outcomes, policy: De
     They are for one request: caches and other requests keep the verdicts.
     """
     suspicious = [plan for plan in plans if is_suspicious(plan, outcomes)] if policy == "fail" else []
-    slots = [slot for plan in suspicious for slot in plan.slots if slot.method == "judge"]
-    return dict.fromkeys([digest for slot in slots for digest in slot.digests], _DECOY_MET)
+    pending = [pending for plan in suspicious for pending in plan.pending if pending.method == "judge"]
+    return dict.fromkeys([digest for pending in pending for digest in pending.digests], _DECOY_MET)
 
 
 _DECOY_MET = CallFailure(
@@ -52,28 +52,28 @@ _DECOY_MET = CallFailure(
 )
 
 
-def verdict_of(slot: VerdictSlot, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
-    """Return the verdict of one slot."""
-    digests = slot.digests
+def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
+    """Return a verdict whose outcomes are known."""
+    digests = pending.digests
     if not digests:
-        return wire.Verdict(criterion=slot.criterion, status="left_out")
+        return wire.Verdict(criterion=pending.criterion, status="left_out")
     votes = [outcomes.by_digest[digest] for digest in digests]
-    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), slot.method)
+    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), pending.method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(
-            criterion=slot.criterion,
+            criterion=pending.criterion,
             status="failed",
             failure=failure_of(outcome),
-            method=slot.method,
+            method=pending.method,
             votes=scores,
-            turns=turns_of(slot, outcomes),
+            turns=turns_of(pending, outcomes),
         )
-    uncertain = rules.is_uncertain(outcome, slot.method)
+    uncertain = rules.is_uncertain(outcome, pending.method)
     return construct(
         wire.Verdict,
         {
-            "criterion": slot.criterion,
+            "criterion": pending.criterion,
             "status": "uncertain" if uncertain else "ok",
             "score": None if uncertain else outcome.score,
             "probability": outcome.probability,
@@ -83,24 +83,24 @@ def verdict_of(slot: VerdictSlot, outcomes: Outcomes, rules: VerdictRules = DEFA
             else None,
             "choice_mass": outcome.choice_mass,
             "grade": outcome.grade,
-            "step": slot.step if outcome.step is None else outcome.step,
+            "step": pending.step if outcome.step is None else outcome.step,
             "rationale": outcome.rationale,
-            "method": slot.method,
+            "method": pending.method,
             "votes": scores,
             "failure": None,
-            "cached": outcomes.cached.issuperset(slot.awaited),
+            "cached": outcomes.cached.issuperset(pending.awaited),
             "members": members_of(outcome) if len(votes) == 1 else (),
-            "turns": turns_of(slot, outcomes) if slot.turns else (),
+            "turns": turns_of(pending, outcomes) if pending.turns else (),
         },
     )
 
 
-def turns_of(slot: VerdictSlot, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
+def turns_of(pending: PendingVerdict, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
     """Return the verdict on each turn; empty unless the criterion applies to each turn."""
     if not slot.turns:
         return ()
     verdicts = []
-    for number, digest in slot.turns:
+    for number, digest in pending.turns:
         one = outcomes.by_digest[digest]
         if isinstance(one, CallFailure):
             verdicts.append(wire.TurnVerdict(turn=number, failure=one.kind))
@@ -207,17 +207,22 @@ def _count_uncertain(outcomes: Outcomes, groups: Sequence[PlannedGroup], rules: 
     """Return the number of distinct verdicts that were uncertain."""
     if rules.band is None:
         return 0
-    slots = {slot.digests: slot for group in groups for response in group.responses for slot in response.plan.slots}
-    return sum(verdict_of(slot, outcomes, rules).status == "uncertain" for slot in slots.values())
+    pending = {
+        pending.digests: pending
+        for group in groups
+        for response in group.responses
+        for pending in response.plan.pending
+    }
+    return sum(verdict_of(pending, outcomes, rules).status == "uncertain" for pending in pending.values())
 
 
 def _clipped(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
     clipped: set[bytes] = set()
     for group in groups:
         highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}
-        for slot in (slot for response in group.responses for slot in response.plan.slots):
-            for digest in slot.digests:
+        for pending in (pending for response in group.responses for pending in response.plan.pending):
+            for digest in pending.digests:
                 outcome = outcomes.by_digest.get(digest)
-                if isinstance(outcome, JudgeResult) and outcome.grade is not None and slot.criterion in highest:
-                    clipped |= {digest} if not 0 <= outcome.grade <= highest[slot.criterion] else set()
+                if isinstance(outcome, JudgeResult) and outcome.grade is not None and pending.criterion in highest:
+                    clipped |= {digest} if not 0 <= outcome.grade <= highest[pending.criterion] else set()
     return len(clipped)
