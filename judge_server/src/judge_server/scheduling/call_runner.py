@@ -54,12 +54,6 @@ class CallRunner:
         self.metrics = metrics
         self.recovery = EngineRecovery(engine)
 
-    def launch(
-        self, in_flight: InFlightCalls, plan: ResponsePlan, caller: Caller, billed_to: JudgingProgress
-    ) -> "CallTask":
-        """Start the calls of `in_flight`, already counted in the queue limits, and bill them to `billed_to`."""
-        return CallTask(self, in_flight, plan, caller, billed_to)
-
 
 class CallTask:
     """The running calls of one `InFlightCalls`."""

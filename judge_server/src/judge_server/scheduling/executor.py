@@ -281,7 +281,7 @@ class LocalExecutor:
         in_flight.latest_outcomes.update([(digest, known[digest]) for digest in digests if digest in known])
         in_flight.subscribe(subscriber, [digest for digest in digests if digest not in known])
         assert self._runner is not None, "the executor has not started"
-        return self._runner.launch(in_flight, plan, caller, subscriber.progress)
+        return CallTask(self._runner, in_flight, plan, caller, subscriber.progress)
 
     async def count_tokens(self, batch: Batch) -> int:
         """Ask the engine."""

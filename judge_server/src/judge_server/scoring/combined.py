@@ -25,7 +25,7 @@ from judge_server.judging.combining import (
     only,
     only_checks,
 )
-from judge_server.judging.plan import PendingVerdict, ResponsePlan
+from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
@@ -386,33 +386,21 @@ class _CombinedRequest:
         for digest, own in combined_verdicts(plan):
             if digest in known or digest in made.by_digest:
                 continue
-            needed = self._needed(index, own)
-            outcomes = [self._outcome(place, pending, one) for place, (one, pending) in enumerate(needed)]
+            asked = [
+                (place, one, pending)
+                for place, (one, pending) in enumerate(own)
+                if place in self._first or one in self._escalated.get(index, ())
+            ]
+            outcomes: list[CallOutcome | None] = [None] * len(own)
+            for place, one, pending in asked:
+                outcomes[place] = _with_step(self._known[place][one], pending.step)
             made.by_digest[digest] = plan.rule.combine(names, outcomes)
-            asked = [(place, one) for place, (one, _) in enumerate(needed) if one is not None]
-            if all(one in self._cached[place] for place, one in asked):
+            if all(one in self._cached[place] for place, one, _ in asked):
                 made.cached.add(digest)
-            elif all(one in self._cached[place] or one in self._joined[place] for place, one in asked):
+            elif all(one in self._cached[place] or one in self._joined[place] for place, one, _ in asked):
                 made.joined.add(digest)
             self._said.append(outcomes)
         self._progress.add(made)
-
-    def _needed(
-        self, index: int, own: Sequence[tuple[bytes, PendingVerdict]]
-    ) -> list[tuple[bytes | None, PendingVerdict]]:
-        """Return each member's digest of a verdict, None for one that was not asked."""
-        asked = self._escalated.get(index, set())
-        if len(self._first) == len(own):
-            return [(digest, pending) for digest, pending in own]
-        return [own[0], *[(digest if digest in asked else None, pending) for digest, pending in own[1:]]]
-
-    def _outcome(self, place: int, pending: PendingVerdict, digest: bytes | None) -> CallOutcome | None:
-        if digest is None:
-            return None
-        outcome = self._known[place][digest]
-        if isinstance(outcome, CallFailure) or outcome.step is not None or pending.step is None:
-            return outcome
-        return replace(outcome, step=pending.step)
 
     def _account(self) -> Outcomes:
         """Return what each member said and cost, and how often members disagreed."""
@@ -427,6 +415,13 @@ class _CombinedRequest:
             account.compared += len(scores) > 1
             account.disagreed += len(set(scores)) > 1
         return account
+
+
+def _with_step(outcome: CallOutcome, step: int | None) -> CallOutcome:
+    """Return an outcome with this step, unless it names one."""
+    if isinstance(outcome, CallFailure) or outcome.step is not None or step is None:
+        return outcome
+    return replace(outcome, step=step)
 
 
 def _digests(plan: ResponsePlan) -> set[bytes]:

@@ -5,11 +5,10 @@ If the request allows truncation, a response too long for the judge's context is
 `JudgedRequest` is what a request hands to the recorder, by reference, so that recording is cheap.
 """
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
@@ -50,7 +49,6 @@ from trainer_client.wire import (
     Prompt,
     Response,
     RewardRequest,
-    VerdictRequest,
     as_response,
 )
 from trainer_client.wire.groups import ResponseLike
@@ -453,43 +451,6 @@ class JudgedRequest:
         self.uses = sum([response.plan.uses for group in self.groups for response in group.responses])
         sampled = [(len(group.responses), group.sample) for group in self.groups if group.sample is not None]
         self.use_rows = self.uses + sum([responses * sample.left_out.count(True) for responses, sample in sampled])
-
-    @classmethod
-    def of(
-        cls,
-        judge: AnyJudge,
-        request: RewardRequest | VerdictRequest,
-        prepared: PreparedConfig | None,
-        groups: Sequence[PlannedGroup],
-        outcomes: Outcomes,
-        *,
-        project_id: str,
-        request_id: str,
-        deadline: float,
-        rewards: Sequence[tuple[float | None, str]] = (),
-        record_id: bytes | None = None,
-    ) -> "JudgedRequest":
-        """Build the record of a request that has just been judged; `deadline` is the request's, in loop time."""
-        rules = VerdictRules.of(request, prepared)
-        reward_rules = RewardRules.of(request, rules.band) if isinstance(request, RewardRequest) else None
-        return cls(
-            project_id=project_id,
-            run=request.run,
-            step=request.step,
-            request_id=request_id,
-            mode=None if reward_rules is None else reward_rules.reward.mode,
-            prepared=prepared,
-            model=judge.identity.model,
-            votes=request.judging.votes,
-            groups=groups,
-            outcomes=outcomes,
-            rewards=rewards,
-            seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
-            at=datetime.now(UTC),
-            record_id=record_id,
-            rules=rules,
-            reward_rules=reward_rules,
-        )
 
 
 class RecordSink(Protocol):

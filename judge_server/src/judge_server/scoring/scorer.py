@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -296,23 +297,30 @@ class Scorer:
         """Count and record what was judged; return what it cost."""
         usage = usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist")
         rewarded = [response for group in groups for response in group.responses]
-        if isinstance(job.request, wire.RewardRequest):
+        request, wants_rewards = job.request, isinstance(job.request, wire.RewardRequest)
+        if wants_rewards:
             numbers = [response.reward for response in rewarded if response.reward is not None]
             self.judge.metrics.observe_rewards(job.caller, numbers)
         self.judge.metrics.count_uncertain(usage.uncertain)
         if self.recorder is not None:
             self.recorder.record(
-                JudgedRequest.of(
-                    self.judge,
-                    job.request,
+                JudgedRequest(
+                    job.project_id,
+                    request.run,
+                    request.step,
+                    job.request_id,
+                    job.reward_rules.reward.mode if wants_rewards else None,
                     job.prepared,
+                    self.judge.identity.model,
+                    request.judging.votes,
                     job.groups,
                     job.outcomes,
-                    project_id=job.project_id,
-                    request_id=job.request_id,
-                    deadline=job.deadline,
                     rewards=[(response.reward, response.status) for response in rewarded],
+                    seconds=asyncio.get_running_loop().time() - (job.deadline - request.deadline_s),
+                    at=datetime.now(UTC),
                     record_id=job.record_id,
+                    rules=job.rules,
+                    reward_rules=job.reward_rules if wants_rewards else None,
                 )
             )
         return usage

@@ -164,14 +164,18 @@ def usage_of(
     *,
     checklist: bool = False,
 ) -> wire.Usage:
-    """Return what judging cost, and how many verdicts of the groups were uncertain or awarded too many points."""
+    """Return what judging cost, and how many verdicts failed, were uncertain or awarded too many points.
+
+    Of failed verdicts that are combined from others, these count.
+    """
     costs = outcomes.costs
+    failed = [digest for digest, one in outcomes.by_digest.items() if isinstance(one, CallFailure)]
     return wire.Usage(
         judge_calls=costs.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
-        failed=_failed(outcomes, groups),
+        failed=len(set(failed) - outcomes.combined),
         clipped=_clipped(outcomes, groups) if checklist else 0,
         uncertain=_count_uncertain(outcomes, groups, rules),
         prompt_tokens_computed=costs.tokens_computed,
@@ -182,12 +186,6 @@ def usage_of(
         compared=outcomes.compared,
         disagreed=outcomes.disagreed,
     )
-
-
-def _failed(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
-    """Return the number of failed verdicts; of those that are made of others, these count."""
-    made = outcomes.combined
-    return len([1 for digest, o in outcomes.by_digest.items() if type(o) is CallFailure and digest not in made])
 
 
 def member_usage(member: MemberCosts) -> wire.MemberUsage:
