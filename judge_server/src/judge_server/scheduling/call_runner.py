@@ -21,7 +21,7 @@ from judge_server.observability.tracing import mark_span_failed, set_span_attrib
 from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
 from judge_server.scheduling.admission import Admission, QueueEntry
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.single_flight import InFlightCalls
+from judge_server.scheduling.single_flight import InFlightCalls, SingleFlight, Subscriber
 
 log = logging.getLogger("adjudge")
 
@@ -55,19 +55,20 @@ class CallRunner:
         self.recovery = EngineRecovery(engine)
 
 
-class CallTask:
-    """The running calls of one `InFlightCalls`."""
+class CallTask(InFlightCalls):
+    """The running calls about one response, which the queue limits have admitted. They are billed to `billed_to`."""
 
     def __init__(
         self,
         runner: CallRunner,
-        in_flight: InFlightCalls,
+        single_flight: SingleFlight,
         plan: ResponsePlan,
+        planned_calls: Sequence[PlannedCall],
         caller: Caller,
         billed_to: JudgingProgress,
     ) -> None:
+        super().__init__(single_flight, planned_calls)
         self._runner = runner
-        self._in_flight = in_flight
         self._plan = plan
         self._caller = caller
         self._billed_to = billed_to
@@ -77,12 +78,8 @@ class CallTask:
         self._round: CallRound | None = None
         self._arrived: list[tuple[int, Reply | CallFailure]] = []
         self._complete: list[PlannedCall] = []
-        self._held_calls = len(in_flight.unsettled)
-        in_flight.on_abandoned = self._on_abandoned
-        in_flight.on_unsubscribed = self._on_unsubscribed
-        if caller.priority == "bulk":
-            in_flight.promote = self._promote
-        in_flight.task = self._task = asyncio.create_task(self._run())
+        self._held_calls = len(planned_calls)
+        self._task = asyncio.create_task(self._run())
 
     def add_done_callback(self, done: Callable[["CallTask"], None]) -> None:
         """Call `done` with this task when it has ended."""
@@ -102,40 +99,41 @@ class CallTask:
         self._billed_to.charge(Costs(seconds_queued=queued, seconds_judging=judging))
         self._runner.metrics.batch(self._caller, queued, judging)
 
-    def _promote(self) -> None:
+    def promote(self) -> None:
         """Move these calls to the online class, because an online request waits for them now."""
+        if self._caller.priority == "online":
+            return
         self._caller = self._caller._replace(priority="online")
         if self._queue_entry is not None:
             self._runner.admission.promote(self._queue_entry)
 
     async def _run(self) -> None:
-        in_flight = self._in_flight
         try:
-            unread = [*await self._run_calls(in_flight.unsettled), *await self._retry_calls()]
+            unread = [*await self._run_calls(self.unsettled), *await self._retry_calls()]
             if unread:
                 await self._retry_individually(unread)
-            in_flight.settle(in_flight.unsettled)
+            self.settle(self.unsettled)
         except Exception as error:
             log.exception("the calls of a response failed with an unexpected error")
-            in_flight.fail(error)
+            self.fail(error)
         finally:
             self._release_limits()
-            # Break reference cycles, so that no garbage collection is needed.
-            in_flight.on_abandoned = in_flight.on_unsubscribed = in_flight.promote = None
-            self._round = None
+            self._round = None  # breaks a reference cycle, so that no garbage collection is needed
 
-    def _on_unsubscribed(self, billed_to: JudgingProgress) -> None:
-        """A subscriber left. If it was the one billed, bill one that remains."""
-        if billed_to is self._billed_to:
+    def bill_another_than(self, leaver: Subscriber) -> None:
+        """If the subscriber that left was the one billed, bill one that remains."""
+        if leaver.progress is self._billed_to:
             self._charge()
-            self._billed_to = next(iter(self._in_flight.subscribers)).progress
+            self._billed_to = next(iter(self.subscribers)).progress
 
-    def _on_abandoned(self) -> None:
+    def abandon(self) -> None:
+        """Leave the queue and the engine, and bill the time until now."""
         self._process_arrived()
         if self._queue_entry is not None:
             self._runner.admission.withdraw(self._queue_entry)
         self._charge()
         self._release_limits()
+        self._task.cancel()
 
     def _release_limits(self) -> None:
         self._runner.admission.limits.release(self._caller.run, self._held_calls)
@@ -146,7 +144,7 @@ class CallTask:
         unread: list[tuple[PlannedCall, int]] = []
 
         def make_round() -> CallRound:
-            wanted = self._in_flight.prune(planned_calls)
+            wanted = self.prune(planned_calls)
 
             def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
                 one = wanted[place]
@@ -174,17 +172,15 @@ class CallTask:
 
         Returns the verdicts that could not be read, as `_run_calls` does.
         """
-        in_flight, unread = self._in_flight, []
+        unread: list[tuple[PlannedCall, int]] = []
         was_down: bool | None = True
         while was_down:
-            to_retry = [
-                one for one in in_flight.unsettled if any(_transient(in_flight.latest_outcomes[d]) for d in one.digests)
-            ]
+            to_retry = [one for one in self.unsettled if any(_transient(self.latest_outcomes[d]) for d in one.digests)]
             if not to_retry:
                 break
-            outcomes = [in_flight.latest_outcomes[d] for one in to_retry for d in one.digests]
+            outcomes = [self.latest_outcomes[d] for one in to_retry for d in one.digests]
             pause = max(_retry_pause_s(outcome) for outcome in outcomes if _transient(outcome))
-            was_down = await self._runner.recovery.wait(pause, in_flight.deadline)
+            was_down = await self._runner.recovery.wait(pause, self.deadline)
             if was_down is not None:
                 unread += await self._run_calls(to_retry)
         return unread
@@ -194,7 +190,7 @@ class CallTask:
         calls_of = list(dict.fromkeys(one for one, _ in unread))
 
         def make_round() -> CallRound:
-            wanted = self._in_flight.prune(calls_of)
+            wanted = self.prune(calls_of)
             again = [(one.digests[n], _single_question(one.question, n)) for one, n in unread if one in wanted]
 
             def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
@@ -221,9 +217,9 @@ class CallTask:
         self._charged = False
         try:
             async with admission.acquire(self._queue_entry):
-                while loop.time() >= self._in_flight.deadline:  # noqa: ASYNC110 - expiry cancels this task
+                while loop.time() >= self.deadline:  # noqa: ASYNC110 - expiry cancels this task
                     await asyncio.sleep(0)
-                if self._in_flight.has_leavers:
+                if self.has_leavers:
                     self._round = build()
                 self._started = True
                 await self._collect_answers(self._round.batch, self._queue_entry)
@@ -260,7 +256,7 @@ class CallTask:
                 self._round.on_outcome(place, outcome)
         complete, self._complete = self._complete, []
         if complete:
-            self._in_flight.settle(complete)
+            self.settle(complete)
 
     def _bill(self, outcomes: Sequence[Reply | CallFailure]) -> None:
         """Bill calls, and count what the engine got wrong or refused."""
@@ -278,7 +274,7 @@ class CallTask:
 
     def _keep(self, digest: bytes, verdict: CallOutcome) -> bool:
         """Keep an outcome unless a verdict is known already; return whether one is known now."""
-        latest_outcomes = self._in_flight.latest_outcomes
+        latest_outcomes = self.latest_outcomes
         if isinstance(latest_outcomes.get(digest), JudgeResult):
             return True
         latest_outcomes[digest] = verdict

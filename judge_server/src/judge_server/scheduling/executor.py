@@ -268,7 +268,7 @@ class LocalExecutor:
     ) -> None:
         """Subscribe a request to calls in flight that another request started."""
         in_flight.subscribe(subscriber, missing)
-        if caller.priority == "online" and in_flight.promote is not None:
+        if caller.priority == "online":
             in_flight.promote()
         subscriber.progress.add(Outcomes(joined=set(missing)))
 
@@ -276,12 +276,13 @@ class LocalExecutor:
         self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
     ) -> CallTask:
         """Start a response's calls. The queue limits have admitted them."""
-        in_flight, known = self.single_flight.start(planned_calls), subscriber.progress.known
-        digests = [digest for one in planned_calls for digest in one.digests]
-        in_flight.latest_outcomes.update([(digest, known[digest]) for digest in digests if digest in known])
-        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in known])
         assert self._runner is not None, "the executor has not started"
-        return CallTask(self._runner, in_flight, plan, caller, subscriber.progress)
+        progress = subscriber.progress
+        call_task = CallTask(self._runner, self.single_flight, plan, planned_calls, caller, progress)
+        digests = [digest for one in planned_calls for digest in one.digests]
+        call_task.latest_outcomes.update({d: progress.known[d] for d in digests if d in progress.known})
+        call_task.subscribe(subscriber, [digest for digest in digests if digest not in progress.known])
+        return call_task
 
     async def count_tokens(self, batch: Batch) -> int:
         """Ask the engine."""

@@ -6,8 +6,9 @@ How calls are made is up to `judge_server.scheduling.call_runner`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from judge_server.judging.plan import PlannedCall
 from judge_server.judging.results import CallOutcome, JudgingProgress, Outcomes
@@ -95,17 +96,13 @@ class Subscriber:
             self._completed.set_result(None)
 
 
-class InFlightCalls:
-    """The calls in flight about one response.
+class InFlightCalls(ABC):
+    """The calls in flight about one response, which other requests can join.
 
     Attributes:
         latest_outcomes: the outcomes so far: results, which are final, and failures, which a retry may replace.
         subscribers: the requests that wait for some of the outcomes.
         has_leavers: whether a subscriber has left, so that some calls may have no subscriber any more.
-        task: the task that makes the calls.
-        on_unsubscribed: called with the progress of a subscriber that left while others remain.
-        on_abandoned: called when the last subscriber has left.
-        promote: called when a request of priority "online" subscribes.
     """
 
     def __init__(self, single_flight: "SingleFlight", planned_calls: Sequence[PlannedCall]) -> None:
@@ -114,10 +111,19 @@ class InFlightCalls:
         self.has_leavers = False
         self.latest_outcomes: dict[bytes, CallOutcome] = {}
         self.subscribers: dict[Subscriber, None] = {}
-        self.task: asyncio.Task[None] | None = None
-        self.on_unsubscribed: Callable[[JudgingProgress], None] | None = None
-        self.on_abandoned: Callable[[], None] | None = None
-        self.promote: Callable[[], None] | None = None
+        single_flight.register(self, planned_calls)
+
+    @abstractmethod
+    def promote(self) -> None:
+        """Take note that a request of priority "online" waits for these calls."""
+
+    @abstractmethod
+    def bill_another_than(self, leaver: Subscriber) -> None:
+        """Take note that a subscriber left while others remain."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Cancel the calls: the last subscriber has left."""
 
     @property
     def deadline(self) -> float:
@@ -137,8 +143,8 @@ class InFlightCalls:
     def remove_subscriber(self, subscriber: Subscriber) -> None:
         """Remove a subscriber that has all its outcomes."""
         self.subscribers.pop(subscriber, None)
-        if self.subscribers and self.on_unsubscribed is not None:
-            self.on_unsubscribed(subscriber.progress)
+        if self.subscribers:
+            self.bill_another_than(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Remove a subscriber that stops waiting. The last one to leave cancels the remaining calls."""
@@ -146,10 +152,7 @@ class InFlightCalls:
         self.has_leavers = True
         if not self.subscribers:
             self._single_flight.forget(self, self._open.values())
-            if self.on_abandoned is not None:
-                self.on_abandoned()
-            if self.task is not None:
-                self.task.cancel()
+            self.abandon()
 
     def prune(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         """Return the calls that have a subscriber. The others can no longer be joined."""
@@ -195,13 +198,11 @@ class SingleFlight:
         """Whether no calls in flight bring any of these verdicts."""
         return self._calls_of.keys().isdisjoint(digests)
 
-    def start(self, planned_calls: Sequence[PlannedCall]) -> InFlightCalls:
-        """Register these calls as in flight, so that other requests can join them."""
-        in_flight = InFlightCalls(self, planned_calls)
+    def register(self, in_flight: InFlightCalls, planned_calls: Iterable[PlannedCall]) -> None:
+        """Register calls as in flight, so that other requests can join them."""
         for one in planned_calls:
             for digest in one.digests:
                 self._calls_of[digest] = in_flight
-        return in_flight
 
     def forget(self, in_flight: InFlightCalls, planned_calls: Iterable[PlannedCall]) -> None:
         """Unregister calls, so that no other request joins them."""
