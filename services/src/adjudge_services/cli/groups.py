@@ -34,6 +34,7 @@ class FromRequest:
         only: the names of the options to offer; by default all.
         without: those to leave out.
         repeated: offer each several times; the mapping then has lists.
+        defaults: whether options have the request's defaults; without, the mapping has all that are given.
     """
 
     request: type[DocumentedModel]
@@ -41,13 +42,15 @@ class FromRequest:
     only: Collection[str] | None = None
     without: Collection[str] = ()
     repeated: bool = False
+    defaults: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """The parameters of the options, in the order of the request's fields."""
         for name, option in request_options(self.request).items():
             wanted = self.part in (None, option.part) and (self.only is None or name in self.only)
             if wanted and name not in self.without:
-                yield _parameter(option, repeated=self.repeated)
+                made = _parameter(option, repeated=self.repeated)
+                yield made if self.defaults and not self.repeated else made.replace(default=None)
 
 
 def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
@@ -111,7 +114,8 @@ def _parameter(option: RequestOption, *, repeated: bool) -> inspect.Parameter:
         type_ = int if kinds == {"integer"} else float
         given = {"min": forms[0].get("minimum"), "max": forms[0].get("maximum")}
     elif kinds == {"object"}:
-        given, metavar, help = {"parser": _json}, metavar or "JSON", f"{help} As JSON."
+        given, metavar = {"parser": _json}, metavar or "JSON"
+        help = f"{help} A JSON object with {', '.join(forms[0]['properties'])}."
     elif "integer" in kinds:
         given = {"parser": _number_or_word}
     choices = [choice for form in forms for choice in form.get("enum", ())]
@@ -124,7 +128,7 @@ def _parameter(option: RequestOption, *, repeated: bool) -> inspect.Parameter:
         type_, help = list[type_], f"{help} Repeat it for several."
     panel = option.mark.panel or _PANELS[option.part]
     shown = typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, **given)
-    return _keyword(option.name, Annotated[type_ | None, shown], None if repeated else default)
+    return _keyword(option.name, Annotated[type_ | None, shown], default)
 
 
 def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trainer_client.wire import JudgingProtocol, RewardMode
-
 SERVICE = "Service and load"
 JUDGING = "Judging"
 REWARD = "Reward"
@@ -121,26 +119,11 @@ ProjectOption = Annotated[
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-CriteriaPerCallOption = Annotated[
-    str | None,
-    typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all", rich_help_panel=JUDGING),
-]
 RubricOption = Annotated[
     str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
 ]
-ModeOption = Annotated[RewardMode, typer.Option(help="How verdicts become a reward.", rich_help_panel=REWARD)]
 
-USE = typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD)
-ON_FAILURE = typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
-ON_UNCERTAIN = typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
-UncertainBandOption = Annotated[
-    tuple[float, float] | None,
-    typer.Option(
-        metavar="LOW HIGH", help="A verdict with a probability between these is uncertain.", rich_help_panel=REWARD
-    ),
-]
 RubricNameArgument = Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")]
-VotesOption = Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.", rich_help_panel=JUDGING)]
 RunArgument = Annotated[
     str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
 ]
@@ -148,9 +131,6 @@ FirstStepOption = Annotated[int | None, typer.Option(min=0, help="First step to 
 LastStepOption = Annotated[int | None, typer.Option(min=0, help="Last step to include.")]
 FiguresOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.", rich_help_panel=OUTPUT)
-]
-ProtocolOfModeOption = Annotated[
-    JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
 ]
 
 _LABELLED = (
@@ -183,10 +163,6 @@ LabelsOption = Annotated[
 ProtocolOption = Annotated[
     Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
 ]
-RationaleOption = Annotated[
-    bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
-]
-TemplateOption = Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)]
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)

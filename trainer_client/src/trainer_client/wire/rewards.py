@@ -109,7 +109,7 @@ class RewardOptions(RequestModel):
     """How verdicts become a reward.
 
     Attributes:
-        mode: how verdicts become a reward; `trainer_client.rewards` has the formulas.
+        mode: how verdicts become a reward. `trainer_client.rewards` has the formulas.
         kinds: the kinds of criteria that count, as if the rubric had no others. Null for all.
         format_weight: lambda of the `stepwise` base reward, the weight of the format in [0, 1] (SRaR has 0.1).
         gate_fraction: rho, the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].

@@ -4,6 +4,7 @@ Plots need matplotlib, an extra.
 """
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +12,8 @@ import typer
 
 from adjudge_services.cli.options import (
     OUTPUT,
-    ConcurrencyOption,
-    DeadlineOption,
     FiguresOption,
-    JudgeOption,
-    UrlOption,
+    Service,
     input_argument,
 )
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
@@ -28,14 +26,16 @@ _OF_RUN = "A recorded run"
 _LOOPING = "Looping"
 
 
-def measure(
-    file: Annotated[Path | None, input_argument("JSONL with a problem per line: prompt, responses, …")] = None,
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is measured of a run in the ledger."""
+
     run: Annotated[
         str | None, typer.Option(help="Measure this run in the ledger instead of a file.", rich_help_panel=_OF_RUN)
-    ] = None,
+    ] = None
     step: Annotated[
         int | None, typer.Option(min=0, help="With --run: only this training step.", rich_help_panel=_OF_RUN)
-    ] = None,
+    ] = None
     texts: Annotated[
         bool,
         typer.Option(
@@ -43,14 +43,44 @@ def measure(
             help="With --run: also measure looping and diversity, from the texts in the ledger.",
             rich_help_panel=_OF_RUN,
         ),
-    ] = False,
+    ] = False
     project: Annotated[
         str,
         typer.Option(
             help="With --run: the project, if the database is read; a service uses the key's project.",
             rich_help_panel=_OF_RUN,
         ),
-    ] = DEFAULT_PROJECT,
+    ] = DEFAULT_PROJECT
+
+
+@dataclass(frozen=True, slots=True)
+class Looping:
+    """From when on a text counts as looping."""
+
+    max_corrections: Annotated[
+        int,
+        typer.Option(
+            min=0, help="A text with more self-correction phrases counts as looping.", rich_help_panel=_LOOPING
+        ),
+    ] = _LIMITS.max_corrections
+    max_duplicates: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="A text with a larger share of repeated paragraphs counts as looping.",
+            rich_help_panel=_LOOPING,
+        ),
+    ] = _LIMITS.max_duplicate_share
+    min_paragraph_words: Annotated[
+        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.", rich_help_panel=_LOOPING)
+    ] = _LIMITS.min_paragraph_words
+
+
+def measure(
+    file: Annotated[Path | None, input_argument("JSONL with a problem per line: prompt, responses, …")] = None,
+    *,
+    recorded: Recorded,
     against: Annotated[
         str | None,
         typer.Option(help="Measure the win rate over another file, or with --run over another run.", metavar="OTHER"),
@@ -76,32 +106,12 @@ def measure(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N lines.")] = None,
-    max_corrections: Annotated[
-        int,
-        typer.Option(
-            min=0, help="A text with more self-correction phrases counts as looping.", rich_help_panel=_LOOPING
-        ),
-    ] = _LIMITS.max_corrections,
-    max_duplicates: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="A text with a larger share of repeated paragraphs counts as looping.",
-            rich_help_panel=_LOOPING,
-        ),
-    ] = _LIMITS.max_duplicate_share,
-    min_paragraph_words: Annotated[
-        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.", rich_help_panel=_LOOPING)
-    ] = _LIMITS.min_paragraph_words,
+    looping: Looping,
     output: FiguresOption = None,
     plot: Annotated[
         Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT)
     ] = None,
-    url: UrlOption = None,
-    judge: JudgeOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    service: Service,
 ) -> None:
     """Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.
 
@@ -132,13 +142,14 @@ def measure(
     from rubric_store import FormatError
     from trainer_client import AdjudgeError
 
+    run, step, texts, project = recorded.run, recorded.step, recorded.texts, recorded.project
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
     try:
         ks = read_numbers(samples)
     except ValueError as error:
         exit_with_error(str(error))
-    limits = LoopLimits(max_corrections, max_duplicates, min_paragraph_words)
+    limits = LoopLimits(looping.max_corrections, looping.max_duplicates, looping.min_paragraph_words)
     settings = Settings()
     endpoint = embedding_endpoint(embeddings, settings)
     if against is not None:
@@ -151,10 +162,18 @@ def measure(
         try:
             shared = read_rubric_argument(rubric) if rubric else None
             wanted = RunFilter(run or "", project, step, texts=True)
-            asked = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
+            asked = {
+                "rubric": shared,
+                "question": question,
+                "concurrency": service.concurrency,
+                "deadline_s": service.deadline_s,
+            }
             compared = asyncio.run(
                 compare_win_rates(
-                    url, choose_judge(judge, url, settings), sides or (wanted, wanted._replace(run=against)), asked
+                    service.url,
+                    choose_judge(service.judge, service.url, settings),
+                    sides or (wanted, wanted._replace(run=against)),
+                    asked,
                 )
             )
         except (StartError, FormatError, AdjudgeError, ValueError, OSError) as error:
@@ -163,10 +182,12 @@ def measure(
         return
     reject_options({"--question": question}, "it needs --against")
     if run is not None:
-        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--judge": judge}
+        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--judge": service.judge}
         reject_options(judging, "--run measures recorded verdicts, and the ledger keeps no ground truth to judge again")
         reject_options({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
-        measure_run(RunFilter(run, project, step, texts), url, ks, limits, endpoint, concurrency, output, plot)
+        measure_run(
+            RunFilter(run, project, step, texts), service.url, ks, limits, endpoint, service.concurrency, output, plot
+        )
         return
     assert file is not None
     reject_options({"--step": step is not None, "--texts": texts}, "they apply to --run")
@@ -178,9 +199,11 @@ def measure(
         exit_with_error(f"{file_name(file)} has no lines that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
-        how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}
-        how |= {"deadline_s": deadline_s, "limits": limits, "embeddings": endpoint}
-        problems, failed = asyncio.run(measure_file(choose_judge(judge, url, settings), groups, shared, how))
+        how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": service.concurrency}
+        how |= {"deadline_s": service.deadline_s, "limits": limits, "embeddings": endpoint}
+        problems, failed = asyncio.run(
+            measure_file(choose_judge(service.judge, service.url, settings), groups, shared, how)
+        )
         found = estimate_measures(problems, ks=ks)
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))

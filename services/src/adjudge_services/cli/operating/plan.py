@@ -1,21 +1,50 @@
 """`adjudge plan`: how many GPUs a judge needs, from a sample of responses and the rates of an engine."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
     JsonOption,
     JudgeOption,
-    ModeOption,
-    ProtocolOfModeOption,
     RubricOption,
     copy_input,
 )
 from adjudge_services.cli.output import exit_with_error, print_json, print_refused_lines
-from trainer_client.wire import RankingSchedule
+from trainer_client.wire import RewardRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What training runs ask of the judge."""
+
+    steps_per_hour: Annotated[float, typer.Option(min=0.001, help="Training steps per hour of each run.")] = 60.0
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 8
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Responses per prompt; by default as in the sample.")
+    ] = None
+    runs: Annotated[int, typer.Option(min=1, help="Training runs at the same time.")] = 1
+    judging_s: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds that judging may add to a step; by default a tenth of the step."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCascade:
+    """A cascade to compare with."""
+
+    small: Annotated[
+        str | None, typer.Option(help="Published rates of the small judge of a cascade, to compare with.")
+    ] = None
+    escalated: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the verdicts that the cascade escalates.")
+    ] = 0.3
 
 
 def plan(
@@ -27,32 +56,16 @@ def plan(
             callback=copy_input,
         ),
     ],
+    *,
     rubric: RubricOption = None,
-    mode: ModeOption = "weighted_mean",
-    protocol: ProtocolOfModeOption = None,
-    schedule: Annotated[
-        RankingSchedule | None, typer.Option(help="Pairs that mode ranking compares; by default all.")
-    ] = None,
-    steps_per_hour: Annotated[float, typer.Option(min=0.001, help="Training steps per hour of each run.")] = 60.0,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 8,
-    group_size: Annotated[
-        int | None, typer.Option(min=1, help="Responses per prompt; by default as in the sample.")
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Training runs at the same time.")] = 1,
-    judging_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds that judging may add to a step; by default a tenth of the step."),
-    ] = None,
+    reward: Annotated[Mapping[str, Any], FromRequest(RewardRequest, part="reward")],
+    judging: Annotated[Mapping[str, Any], FromRequest(RewardRequest, part="judging")],
+    load: Load,
     rates: Annotated[
         str | None,
         typer.Option(help="Published rates to plan with, as MODEL@GPUS; by default the engine is measured."),
     ] = None,
-    small: Annotated[
-        str | None, typer.Option(help="Published rates of the small judge of a cascade, to compare with.")
-    ] = None,
-    escalated: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the verdicts that the cascade escalates.")
-    ] = 0.3,
+    cascade: PlannedCascade,
     gpu_price: Annotated[
         float | None, typer.Option(min=0, help="Price of a GPU (or machine) per hour, in any currency.")
     ] = None,
@@ -96,10 +109,8 @@ def plan(
     if not groups:
         exit_with_error("the file has no group to plan with; give one with a prompt and responses in each row")
     try:
-        request = plan_request(groups, rubric, mode, protocol, schedule)
-        wanted = Wanted(
-            request, steps_per_hour, prompts, group_size, runs, judging_s, rates, small, escalated, gpu_price, check
-        )
+        request = plan_request(groups, rubric, reward, judging)
+        wanted = Wanted(request, load, rates, cascade, gpu_price, check)
         made = asyncio.run(make_plan(wanted, own_engine(judge)))
     except ValidationError as error:
         exit_with_error("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))

@@ -3,13 +3,14 @@
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import choose_judge
+from adjudge_services.cli.operating.plan import Load, PlannedCascade
 from adjudge_services.cli.output import format_seconds, out
 from adjudge_services.cli.scoring.score_file import read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
@@ -34,7 +35,7 @@ from judge_server.ports import Engine
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore
-from trainer_client.wire import Group, JudgingProtocol, RankingSchedule, RewardMode, RewardRequest
+from trainer_client.wire import Group, RewardRequest
 
 MEASURED_CALLS = 24
 """How many calls the rates of an engine are fitted to, if the sample has as many."""
@@ -76,14 +77,9 @@ class Wanted(NamedTuple):
     """What the command was asked."""
 
     request: RewardRequest
-    steps_per_hour: float
-    prompts: int
-    group_size: int | None
-    runs: int
-    judging_s: float | None
+    load: Load
     rates: str | None
-    small: str | None
-    escalated: float
+    cascade: PlannedCascade
     price: float | None
     check: bool
 
@@ -96,17 +92,10 @@ def own_engine(judge: str | None) -> Settings:
 
 
 def plan_request(
-    groups: Sequence[Group],
-    rubric: str | None,
-    mode: RewardMode,
-    protocol: JudgingProtocol | None,
-    schedule: RankingSchedule | None,
+    groups: Sequence[Group], rubric: str | None, reward: Mapping[str, Any], judging: Mapping[str, Any]
 ) -> RewardRequest:
     """The request that the sample is counted for."""
-    reward: dict[str, Any] = {"mode": mode} | ({} if schedule is None else {"schedule": schedule})
-    fields: dict[str, Any] = {"groups": groups, "reward": reward}
-    if protocol is not None:
-        fields["judging"] = {"protocol": protocol}
+    fields: dict[str, Any] = {"groups": groups, "reward": reward, "judging": judging}
     if rubric is not None:
         fields["rubric"] = read_rubric_argument(rubric)
     return RewardRequest.model_validate(fields)
@@ -142,9 +131,11 @@ async def make_plan(wanted: Wanted, settings: Settings) -> Plan:
         half = await plan_sample(judge, store, request, criteria_share=0.5)
         fewer = await count_workload(tokenizer, half, cache, responses=responses)
         name = judge.identity.model
-    size = wanted.group_size or max(1, round(responses / len(request.groups)))
-    interval = 3600 / wanted.steps_per_hour
-    demand = Demand(wanted.runs, wanted.steps_per_hour, wanted.prompts * size, wanted.judging_s or interval / 10)
+    size = wanted.load.group_size or max(1, round(responses / len(request.groups)))
+    interval = 3600 / wanted.load.steps_per_hour
+    demand = Demand(
+        wanted.load.runs, wanted.load.steps_per_hour, wanted.load.prompts * size, wanted.load.judging_s or interval / 10
+    )
     each = rates.seconds(work.computed, work.written) / responses
     found = estimate(demand, each, rates.gpus)
     savings = [(one, estimate(demand, one.seconds, rates.gpus)) for one in _savings(wanted, work, fewer, rates)]
@@ -194,11 +185,11 @@ def _savings(wanted: Wanted, work: Workload, fewer: Workload, rates: Rates) -> l
         Saving("no verdict cache", each * (made + work.repeated) / made),
         Saving("half of the criteria", rates.seconds(fewer.computed, fewer.written) / work.responses),
     ]
-    if wanted.small is not None:
-        small = published_rates(wanted.small)
+    if wanted.cascade.small is not None:
+        small = published_rates(wanted.cascade.small)
         gpu_seconds = small.seconds(work.computed, work.written) / work.responses * small.gpus / max(1, rates.gpus)
-        name = f"cascade after {small.name}, {wanted.escalated:.0%} escalated"
-        found.append(Saving(name, gpu_seconds + wanted.escalated * each))
+        name = f"cascade after {small.name}, {wanted.cascade.escalated:.0%} escalated"
+        found.append(Saving(name, gpu_seconds + wanted.cascade.escalated * each))
     return found
 
 

@@ -2,24 +2,22 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    ConcurrencyOption,
-    DeadlineOption,
     FiguresOption,
-    JudgeOption,
-    ModeOption,
-    ProtocolOfModeOption,
     RubricOption,
-    UrlOption,
+    Service,
     input_argument,
 )
 from adjudge_services.cli.output import exit_with_error, file_name, print_refused_lines
+from trainer_client.wire import RewardOptions, RewardRequest
 
 
 def discriminate(
@@ -27,9 +25,9 @@ def discriminate(
         Path,
         input_argument("JSONL with a prompt per line and its good and bad responses."),
     ],
+    *,
     rubric: RubricOption = None,
-    mode: ModeOption = "weighted_mean",
-    protocol: ProtocolOfModeOption = None,
+    options: Annotated[Mapping[str, Any], FromRequest(RewardRequest, without=("judge", "deadline_s"))],
     limit: Annotated[int | None, typer.Option(min=1, help="Judge only the first N lines.")] = None,
     at_least: Annotated[
         float | None,
@@ -38,10 +36,7 @@ def discriminate(
         ),
     ] = None,
     output: FiguresOption = None,
-    url: UrlOption = None,
-    judge: JudgeOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    service: Service,
 ) -> None:
     """Judge responses known to be good or bad, and report how well the rubric tells them apart.
 
@@ -67,16 +62,16 @@ def discriminate(
         print_refused_lines(file, refused)
         exit_with_error(f"{file_name(file)} has no lines that can be judged")
     try:
-        chosen = choose_judge(judge, url, Settings())
-        options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s, "judge": chosen.name}
+        chosen = choose_judge(service.judge, service.url, Settings())
+        asked = {"mode": RewardOptions().mode, **options, "deadline_s": service.deadline_s, "judge": chosen.name}
         shared = read_rubric_argument(rubric) if rubric else None
-        labelled, scored = asyncio.run(judge_pairs(chosen, pairs, shared, options, concurrency))
+        labelled, scored = asyncio.run(judge_pairs(chosen, pairs, shared, asked, service.concurrency))
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))
     found = separation(labelled)
     if output is not None:
         output.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
-    print_report(found, count_rubrics(labelled), f"{file.name} · {mode} · {scored.judge}")
+    print_report(found, count_rubrics(labelled), f"{file.name} · {asked['mode']} · {scored.judge}")
     refused |= scored.refused
     print_refused_lines(file, refused)
     if found.ordered is None:

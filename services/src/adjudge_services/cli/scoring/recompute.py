@@ -1,70 +1,60 @@
 """`adjudge recompute`: the rewards of a recorded run under another mode, weights or budgets, without asking a judge."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
-    ON_FAILURE,
-    ON_UNCERTAIN,
     OUTPUT,
     REWARD,
-    USE,
     FirstStepOption,
     LastStepOption,
     LedgerUrlOption,
     RunArgument,
-    UncertainBandOption,
 )
 from adjudge_services.cli.output import exit_with_error
-from trainer_client.wire import FailurePolicy, RewardMode, UncertainPolicy, UsedProtocol, VerdictUse
+from trainer_client.wire import RewardRequest, UsedProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What all criteria of a kind add to a response's steps."""
+
+    suggest: Annotated[
+        float, typer.Option(help="Budget that all suggest criteria add to a response's steps.", rich_help_panel=REWARD)
+    ] = 0.8
+    pitfall: Annotated[
+        float, typer.Option(help="Budget that all pitfalls add to them; negative.", rich_help_panel=REWARD)
+    ] = -1.0
+    bonus: Annotated[
+        float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
+    ] = 1.0
 
 
 def recompute(
     run: RunArgument,
-    mode: Annotated[
-        RewardMode | None,
-        typer.Option(help="How verdicts become a reward; by default as they did.", rich_help_panel=REWARD),
-    ] = None,
+    *,
+    rules: Annotated[
+        Mapping[str, Any],
+        FromRequest(RewardRequest, part="reward", without=("schedule", "rounds"), defaults=False),
+    ],
+    policies: Annotated[
+        Mapping[str, Any],
+        FromRequest(RewardRequest, only=("on_failure", "uncertain_band", "on_uncertain"), defaults=False),
+    ],
     weights: Annotated[
         Path | None,
         typer.Option(
             help="JSON file of weights by criterion id, instead of the rubric's.", exists=True, rich_help_panel=REWARD
         ),
     ] = None,
-    suggest: Annotated[
-        float, typer.Option(help="Budget that all suggest criteria add to a response's steps.", rich_help_panel=REWARD)
-    ] = 0.8,
-    pitfall: Annotated[
-        float, typer.Option(help="Budget that all pitfalls add to them; negative.", rich_help_panel=REWARD)
-    ] = -1.0,
-    bonus: Annotated[
-        float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
-    ] = 1.0,
-    use: Annotated[VerdictUse | None, USE] = None,
-    on_failure: Annotated[FailurePolicy | None, ON_FAILURE] = None,
-    uncertain_band: UncertainBandOption = None,
-    on_uncertain: Annotated[UncertainPolicy | None, ON_UNCERTAIN] = None,
-    format_weight: Annotated[
-        float | None, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
-    ] = None,
-    gate_fraction: Annotated[
-        float | None, typer.Option(help="Share of criteria that mode gate requires.", rich_help_panel=REWARD)
-    ] = None,
-    length_penalty: Annotated[
-        str | None,
-        typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.', rich_help_panel=REWARD),
-    ] = None,
-    overlong_penalty: Annotated[
-        str | None,
-        typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.', rich_help_panel=REWARD),
-    ] = None,
-    truncation_factor: Annotated[
-        float | None, typer.Option(help="Factor on the reward of responses that were cut off.", rich_help_panel=REWARD)
-    ] = None,
+    budgets: Budgets,
     first_step: FirstStepOption = None,
     last_step: LastStepOption = None,
     protocol: Annotated[UsedProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
@@ -82,7 +72,6 @@ def recompute(
 
     from adjudge_services.cli.scoring.recompute_work import (
         WEIGHTS,
-        option_json,
         recompute_lines,
         show_summary,
         write_events,
@@ -95,27 +84,16 @@ def recompute(
     from trainer_client.wire.problems import field_errors
 
     try:
-        reward = {
-            "mode": mode,
-            "format_weight": format_weight,
-            "gate_fraction": gate_fraction,
-            "length_penalty": option_json(length_penalty),
-            "overlong_penalty": option_json(overlong_penalty),
-            "truncation_factor": truncation_factor,
-            "use": use,
-        }
         request = RecomputeRequest.model_validate(
             {
                 "run": run or None,
                 "first_step": first_step,
                 "last_step": last_step,
                 "protocol": protocol,
-                "on_failure": on_failure,
-                "uncertain_band": uncertain_band,
-                "on_uncertain": on_uncertain,
+                **policies,
                 "weights": WEIGHTS.validate_json(weights.read_bytes()) if weights else {},
-                "budgets": {"suggest": suggest, "pitfall": pitfall, "bonus": bonus},
-                "reward": {name: value for name, value in reward.items() if value is not None},
+                "budgets": asdict(budgets),
+                "reward": rules,
             }
         )
         with output.open("w", encoding="utf-8") if output else nullcontext() as file:

@@ -1,6 +1,5 @@
 """Recompute rewards for `adjudge recompute`."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, TextIO
@@ -86,8 +85,3 @@ def show_summary(summary: RecomputeSummary) -> None:
     table.add_row(*(f"{count:,}" for count in counts), mean)
     out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode or 'several modes'}[/]", highlight=False)
     out.print(table)
-
-
-def option_json(text: str | None) -> Any:
-    """Read an option that is written as JSON."""
-    return None if text is None else json.loads(text)
