@@ -10,13 +10,15 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from adjudge_services.cli.options import JUDGING, REWARD
-from trainer_client.wire.base import DocumentedModel
-from trainer_client.wire.options import RequestOption, request_options
+
+if TYPE_CHECKING:  # commands that make no request need no wire models
+    from trainer_client.wire.base import DocumentedModel
+    from trainer_client.wire.options import RequestOption
 
 _PANELS = {"judging": JUDGING, "reward": REWARD}
 """The panels of options by the part of the request that they are in."""
@@ -37,7 +39,7 @@ class FromRequest:
         defaults: whether options have the request's defaults; without, the mapping has all that are given.
     """
 
-    request: type[DocumentedModel]
+    request: "type[DocumentedModel]"
     part: str | None = None
     only: Collection[str] | None = None
     without: Collection[str] = ()
@@ -46,6 +48,8 @@ class FromRequest:
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """The parameters of the options, in the order of the request's fields."""
+        from trainer_client.wire.options import request_options
+
         for name, option in request_options(self.request).items():
             wanted = self.part in (None, option.part) and (self.only is None or name in self.only)
             if wanted and name not in self.without:
@@ -94,7 +98,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _parameter(option: RequestOption, *, repeated: bool) -> inspect.Parameter:
+def _parameter(option: "RequestOption", *, repeated: bool) -> inspect.Parameter:
     """Return the parameter of an option of a request."""
     forms = list(_forms(option.schema))
     kinds = {form.get("type", "string") for form in forms}

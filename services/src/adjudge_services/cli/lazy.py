@@ -20,6 +20,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from adjudge_services.cli.groups import expand_groups
+
 _PACKAGE = "adjudge_services.cli."
 _LOGS = "adjudge_services.cli.operating.serving"
 """Its processes write warnings to their log."""
@@ -43,10 +45,6 @@ class _Lazy:
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, named for the help."""
         if self.path is not None and self.callback is None:
-            from adjudge_services.cli.groups import (
-                expand_groups,  # the wire models, which lists of commands do not need
-            )
-
             single = typer.Typer(add_completion=False)
             single.command()(_reporting_settings(expand_groups(_load(self.path))))
             declared = get_command(single)
