@@ -86,7 +86,7 @@ def _class(head: str, of: str, options: Mapping[str, RequestOption]) -> str:
 
 def _described(option: RequestOption, indent: str) -> str:
     sentence = option.summary
-    objects = [form["title"] for form in _forms(option.schema) if form["type"] == "object"]
+    objects = [form["title"] for form in option.forms if form["type"] == "object"]
     if objects:
         sentence = f"`{objects[0]}` or its fields: {sentence[:1].lower() + sentence[1:]}"
     default = option.schema.get("default")
@@ -97,19 +97,11 @@ def _described(option: RequestOption, indent: str) -> str:
 
 
 def _annotation(option: RequestOption) -> str:
-    forms = [_type(form) for form in _forms(option.schema)]
+    forms = [_type(form) for form in option.forms]
     literals = [each.removeprefix("Literal[").removesuffix("]") for each in forms if each.startswith("Literal[")]
     names = [each for each in forms if not each.startswith("Literal[")]
     names += [f"Literal[{', '.join(literals)}]"] if literals else []
     return " | ".join([each for each in names if each != "None"] + ["None"] * ("None" in names or not option.part))
-
-
-def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    forms = schema.get("anyOf") or schema.get("oneOf")
-    if forms is None:
-        yield schema
-    for form in forms or ():
-        yield from _forms(form)
 
 
 def _type(form: Mapping[str, Any]) -> str:
@@ -162,7 +154,7 @@ def with_table(page: str) -> str:
 
 def _cell(option: RequestOption) -> str:
     """The cell of an option's type and default."""
-    forms = [_said(form) for form in _forms(option.schema) if form.get("type") != "null"]
+    forms = [_said(form) for form in option.forms if form.get("type") != "null"]
     default = option.schema.get("default")
     return f"{' or '.join(forms)}{'; ' if any('`' in form for form in forms) else ', '}{_default(default)}"
 

@@ -100,7 +100,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _parameter(option: "RequestOption", *, repeated: bool) -> inspect.Parameter:
     """Return the parameter of an option of a request."""
-    forms = list(_forms(option.schema))
+    forms = [form for form in option.forms if form.get("type") != "null"]
     kinds = {form.get("type", "string") for form in forms}
     metavar, default = option.mark.metavar, option.schema.get("default")
     several = repeated
@@ -133,15 +133,6 @@ def _parameter(option: "RequestOption", *, repeated: bool) -> inspect.Parameter:
     panel = option.mark.panel or _PANELS[option.part]
     shown = typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, **given)
     return _keyword(option.name, Annotated[type_ | None, shown], default)
-
-
-def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what a value may be, apart from null."""
-    forms = schema.get("anyOf") or schema.get("oneOf")
-    if forms is None:
-        yield from () if schema.get("type") == "null" else (schema,)
-    for form in forms or ():
-        yield from _forms(form)
 
 
 def _only(choices: Sequence[str]) -> Callable[[list[str] | None], list[str] | None]:

@@ -50,6 +50,11 @@ class RequestOption(NamedTuple):
         return f"{self.part}.{self.name}" if self.part else self.name
 
     @property
+    def forms(self) -> list[dict[str, Any]]:
+        """The schemas of what its value may be."""
+        return _forms(self.schema)
+
+    @property
     def summary(self) -> str:
         """The first sentence of its description."""
         description: str = self.schema["description"]
@@ -98,6 +103,11 @@ def _part(field: FieldInfo) -> type[DocumentedModel] | None:
 
 def _mark(field: FieldInfo) -> Option | None:
     return next((one for one in field.metadata if isinstance(one, Option)), None)
+
+
+def _forms(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    return [form for each in choices for form in _forms(each)] if choices else [schema]
 
 
 def _resolved(schema: Any, whole: dict[str, Any]) -> Any:

@@ -4,12 +4,14 @@ Plots need matplotlib, an extra.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.options import (
     OUTPUT,
     FiguresOption,
@@ -19,7 +21,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from judge_server.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
-from trainer_client.wire import RewardMode
+from trainer_client.wire import RewardOptions, RewardRequest
 
 _LIMITS = LoopLimits()
 _OF_RUN = "A recorded run"
@@ -91,9 +93,7 @@ def measure(
     rubric: Annotated[
         str | None, typer.Option(help="A reference (name@3) or a rubric file for rewards, for lines without a rubric.")
     ] = None,
-    mode: Annotated[
-        RewardMode | None, typer.Option(help="How verdicts become a reward.", show_default="weighted_mean")
-    ] = None,
+    rules: Annotated[Mapping[str, Any], FromRequest(RewardRequest, only=("mode",), defaults=False)],
     steps: Annotated[bool, typer.Option("--steps", help="Judge the correctness of each step.")] = False,
     samples: Annotated[
         str, typer.Option("--k", help="Values of k for pass@k and best-of-k, separated by commas.", metavar="K,…")
@@ -142,6 +142,7 @@ def measure(
     from rubric_store import FormatError
     from trainer_client import AdjudgeError
 
+    mode = rules.get("mode")
     run, step, texts, project = recorded.run, recorded.step, recorded.texts, recorded.project
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
@@ -154,7 +155,8 @@ def measure(
     endpoint = embedding_endpoint(embeddings, settings)
     if against is not None:
         reject_options(
-            {"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures only win rates"
+            {"--mode": mode, "--steps": steps, "--embeddings": embeddings},
+            "--against measures only win rates",
         )
         reject_options({"--limit": run is not None and limit}, "a run is compared as a whole, or at one --step")
         reject_options({"--step": file is not None and step is not None}, "a file has no training steps")
@@ -182,7 +184,13 @@ def measure(
         return
     reject_options({"--question": question}, "it needs --against")
     if run is not None:
-        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--judge": service.judge}
+        judging = {
+            "--rubric": rubric,
+            "--mode": mode,
+            "--steps": steps,
+            "--limit": limit,
+            "--judge": service.judge,
+        }
         reject_options(judging, "--run measures recorded verdicts, and the ledger keeps no ground truth to judge again")
         reject_options({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
         measure_run(
@@ -199,7 +207,11 @@ def measure(
         exit_with_error(f"{file_name(file)} has no lines that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
-        how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": service.concurrency}
+        how: dict[str, Any] = {
+            "mode": mode or RewardOptions().mode,
+            "steps": steps,
+            "concurrency": service.concurrency,
+        }
         how |= {"deadline_s": service.deadline_s, "limits": limits, "embeddings": endpoint}
         problems, failed = asyncio.run(
             measure_file(choose_judge(service.judge, service.url, settings), groups, shared, how)
