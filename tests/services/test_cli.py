@@ -188,6 +188,12 @@ def test_a_service_starts_without_the_libraries_that_only_some_requests_need() -
     assert {"mpmath", "sympy", "jsonschema", "numpy", "alembic"} & set(loaded) == set()
 
 
+@pytest.mark.parametrize("command", [("models", "list"), ("rubrics", "list")])
+def test_a_setting_that_looks_misspelt_is_named_when_a_command_runs(command: tuple[str, str]) -> None:
+    warned = adjudge(*command, env={"ADJUDGE_ENGINE_URLS": "x"}, exit_code=0).stderr
+    assert "did you mean ADJUDGE_ENGINE_URL?" in " ".join(warned.split())
+
+
 def test_commands_and_options_have_shell_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
         environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}
