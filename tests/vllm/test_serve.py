@@ -103,6 +103,19 @@ async def test_its_masses_equal_those_of_the_in_process_engine(remote: OpenAIEng
         assert there.masses == pytest.approx(here.masses, abs=0.06)
 
 
+async def test_calls_in_one_request_are_answered_as_each_is_alone(remote: OpenAIEngine) -> None:
+    assert remote.endpoint is not None
+    assert remote.endpoint.batches
+    questions = [f"Does it say that {n} is prime?" for n in range(6)]
+    together = await replies(remote, asked(*questions, shared=SHARED))
+    alone = [(await replies(remote, asked(question, shared=SHARED)))[0] for question in questions]
+    for one, other in zip(together, alone, strict=True):
+        assert one.masses == pytest.approx(other.masses, abs=0.06)
+        assert one.tokens_written == other.tokens_written
+    total = sum(reply.tokens_computed + reply.tokens_reused for reply in together)
+    assert total == sum(reply.tokens_computed + reply.tokens_reused for reply in alone)
+
+
 async def test_a_label_choice_returns_a_label_or_the_text_generated_instead(remote: OpenAIEngine) -> None:
     steps = LabelChoice(("1", "2", "10"), ", step ")
     for reply in await replies(
