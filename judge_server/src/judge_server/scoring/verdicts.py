@@ -97,7 +97,7 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
 
 def turns_of(pending: PendingVerdict, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
     """Return the verdict on each turn; empty unless the criterion applies to each turn."""
-    if not slot.turns:
+    if not pending.turns:
         return ()
     verdicts = []
     for number, digest in pending.turns:
