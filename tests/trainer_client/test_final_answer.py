@@ -1,11 +1,9 @@
-import time
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.cases import cases, each_case
-from trainer_client.final_answer import extract_final_answer, final_answer_line
+from tests.cases import each_case
+from trainer_client.final_answer import extract_final_answer
 
 
 @each_case("text", "answer")
@@ -78,32 +76,6 @@ def test_repeated_announcements_and_trailing_words_are_stripped_from_the_answer(
 @each_case("text")
 def test_a_text_without_a_marked_answer_has_none(text):
     assert extract_final_answer(text) is None
-
-
-HOSTILE = cases(__file__, "hostile")
-
-
-def processor_time(text: str) -> float:
-    """The least of three measurements of the time in which a text is read, in seconds."""
-    taken = []
-    for _ in range(3):
-        began = time.process_time()
-        extract_final_answer(text), final_answer_line(text)
-        taken.append(time.process_time() - began)
-    return min(taken)
-
-
-@pytest.mark.parametrize("unit", HOSTILE)
-def test_a_hostile_text_takes_linear_time(unit):
-    for shape in ("{}", "The answer is 5. {}"):
-        few, many = (shape.format(unit * (size // len(unit))) for size in (2_000, 16_000))
-        # Eight times the text takes about eight times as long, and 64 times if the time is quadratic.
-        assert processor_time(many) < 24 * processor_time(few) + 0.05
-
-
-def test_a_long_hostile_text_is_read():
-    for unit in HOSTILE:
-        extract_final_answer(unit * (100_000 // len(unit)))
 
 
 @given(st.text())
