@@ -90,7 +90,7 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
             "failure": None,
             "cached": outcomes.cached.issuperset(pending.awaited),
             "members": members_of(outcome) if len(votes) == 1 else (),
-            "turns": turns_of(pending, outcomes) if pending.turns else (),
+            "turns": turns_of(pending, outcomes),
         },
     )
 
