@@ -11,9 +11,9 @@ import pytest_asyncio
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.engines.vllm.loading import VllmSettings
 from judge_server.models.convert import MANIFEST, converted_dir
-from tests.judge_server.engines import MODEL, identity, started
+from tests.judge_server.engines import MODEL, identity, least_tokens, started
 
-__all__ = ["identity"]
+__all__ = ["identity", "least_tokens"]
 
 CONTEXT_TOKENS = 1024
 SETTINGS = VllmSettings(context_tokens=CONTEXT_TOKENS, eager=True)
