@@ -48,7 +48,13 @@ def new_database(kind: str) -> Iterator[str]:
 
 
 def requests(run: str, verdicts: int, protocol: JudgingProtocol = "binary") -> Iterator[LedgerRows]:
-    """Yield the rows of a request per step, with so many verdicts in all, and the sums that monitors read."""
+    """Yield the rows of one request for each step, and the sums that monitors read.
+
+    Raises:
+        ValueError: `verdicts`, those of the whole run, are too few for one response at each step.
+    """
+    if verdicts < STEPS * CRITERIA:
+        raise ValueError(f"a run of {STEPS:,} steps needs at least {STEPS * CRITERIA:,} verdicts, not {verdicts:,}")
     draw = random.Random(run)
     criteria = [criterion.model_dump(mode="json") for criterion in RUBRIC.criteria]
     spans = _SPANS if protocol == "stepwise" else None

@@ -32,7 +32,7 @@ BATCHED = "/batched"
 class Faults:
     """Faults: shares of the replies, the call at which the server goes down, and for how many seconds.
 
-    `delay_s` delays every answer. With `slots`, so many answers are under way at a time, and others wait for them.
+    `delay_s` delays every answer. With `slots`, no more answers than that are under way at a time.
     """
 
     garbage: float = 0.0
