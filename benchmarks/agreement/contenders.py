@@ -13,7 +13,7 @@ from typing import Protocol
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.cache import MemoryCache
-from judge_server.judging.calibration import CalibrationSet, builtin_calibrations
+from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
@@ -23,7 +23,7 @@ from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.verdicts import verdict_of
 from trainer_client.text.thinking import JudgedContent
-from trainer_client.wire import Criterion, JudgingProtocol, Verdict
+from trainer_client.wire import Criterion, JudgingProtocol
 from trainer_client.wire.criteria import JudgeVerification
 
 DEADLINE_S = 1800.0
@@ -125,8 +125,6 @@ class AdjudgeContender:
         templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
         contextual: whether to judge relative to an empty response; None for what the service does by default.
-        calibrations: what is known of judges; None for what ships.
-        fence: marks texts, with a secret of a deployment.
     """
 
     def __init__(
@@ -135,16 +133,14 @@ class AdjudgeContender:
         templates: Path | None = None,
         protocol: JudgingProtocol = "binary",
         contextual: bool | None = None,
-        calibrations: CalibrationSet | None = None,
-        fence: Fence = FENCE,
     ) -> None:
         self._engine = engine
-        calibrations = builtin_calibrations() if calibrations is None else calibrations
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
-        self._judge = Judge(LocalExecutor(engine), MemoryCache(), fence, templates=library, calibrations=calibrations)
+        self._judge = Judge(
+            LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=builtin_calibrations()
+        )
         self._config = JudgingConfig(
             protocol,
-            per_call="all" if protocol == "checklist" else 1,
             template=None if templates is None else templates.resolve().name,
             contextual=contextual,
         )
@@ -161,10 +157,15 @@ class AdjudgeContender:
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Judge the item with the service's judge, and return the verdict as in an answer of the service."""
-        answer = await self.answer(item)
-        if isinstance(answer, CallFailure):
-            return answer
-        verdict, stored = answer
+        plan = self._plan(item)
+        outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
+        (slot,) = plan.pending
+        outcome = outcomes.by_digest[slot.digests[0]]
+        if isinstance(outcome, CallFailure):
+            return outcome
+        verdict, stored = verdict_of(slot, outcomes), self._engine.find(plan.batch)
+        if stored is None:
+            raise RuntimeError(f"the verdict has no stored reply: {outcome}")
         if stored.raw_probability is None or verdict.score is None or verdict.probability is None:
             raise RuntimeError(f"the verdict has no probability: {verdict}; use the protocol binary or stepwise")
         raw = verdict.raw_probability
@@ -182,19 +183,6 @@ class AdjudgeContender:
                 seconds=found.seconds + shared.seconds / GROUP,
             )
         return found
-
-    async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailure:
-        """Return the service's verdict under any protocol, and the engine's reply that it was read from."""
-        plan = self._plan(item)
-        outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
-        (slot,) = plan.pending
-        outcome = outcomes.by_digest[slot.digests[0]]
-        if isinstance(outcome, CallFailure):
-            return outcome
-        stored = self._engine.find(plan.batch)
-        if stored is None:
-            raise RuntimeError(f"the verdict has no stored reply: {outcome}")
-        return verdict_of(slot, outcomes), stored
 
     async def close(self) -> None:
         """Close the judge."""

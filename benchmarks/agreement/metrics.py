@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from benchmarks.agreement.contenders import ItemVerdict
 from benchmarks.agreement.items import Item
-from judge_server.evaluation import metrics
 from judge_server.evaluation.metrics import RESAMPLES, Estimate, Figure, Floats, RowBootstrap, VerdictArrays, estimate
 
 FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece", "brier", "yes_rate")
@@ -145,9 +144,3 @@ def _mean(tasks: Sequence[Measurement], contenders: Sequence[str]) -> Measuremen
 
 def _average(figures: Sequence[float] | Floats) -> float:
     return float(np.mean(figures)) if len(figures) else float("nan")
-
-
-def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float:
-    """Return the probability that a random met item scores above a random unmet one, ties half; NaN if undefined."""
-    figure = metrics.auroc(scores, labels)
-    return float("nan") if figure is None else figure

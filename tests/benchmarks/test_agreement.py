@@ -11,25 +11,19 @@ import numpy as np
 import pytest
 from benchmarks.agreement import __main__ as command
 from benchmarks.agreement import store as stores
-from benchmarks.agreement.attribution import StepItem, ask_steps, load_step_items
-from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
 from benchmarks.agreement.fit import FittedMap, entry, fit_map, known_formats
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
-from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
-from benchmarks.agreement.protocols import table_rows as protocol_rows
 from benchmarks.agreement.rows import labelled_row
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply, slug
 from benchmarks.agreement.tables import detail, table_rows
-from benchmarks.agreement.validity import WORDINGS, ask_lines, load_lines
-from benchmarks.agreement.validity import table_rows as validity_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
 from benchmarks.data import GSM8K_MODELS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.engines.scripted import ScriptedEngine
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.metrics import RESAMPLES
 from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
@@ -455,58 +449,7 @@ def test_the_command_explains_invalid_arguments(
         assert reason in capsys.readouterr().err
 
 
-# Protocols and steps.
-
-
-def step_item(step: int, steps: int = 3, *, n: int = 0) -> StepItem:
-    response = "\n".join(f"### Step {number}:\nText {number}." for number in range(1, steps + 1))
-    return StepItem(Item("s", f"row {n}", f"Prompt {n}.", response, "A wrong step.", True, "pitfall"), step, steps)
-
-
-def test_every_protocol_is_asked_once_and_its_scores_are_between_0_and_1(tmp_path: Path) -> None:
-    items = [item(n, n % 2 == 0) for n in range(4)]
-
-    async def ask() -> tuple[dict[str, dict[str, ProtocolVerdict]], int]:
-        engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine())
-        found = await ask_protocols(engine, items, PROTOCOLS)
-        asked = engine.asked
-        await ask_protocols(engine, items, PROTOCOLS)
-        assert engine.asked == asked
-        return found, asked
-
-    found, asked = asyncio.run(ask())
-    assert asked == len(items) * len(PROTOCOLS)
-    scores = [v.score for of_protocol in found.values() for v in of_protocol.values()]
-    assert len(scores) == asked
-    assert all(0 <= score <= 1 for score in scores)
-    rows = protocol_rows(items, found)
-    assert [row["protocol"] for row in rows] == list(PROTOCOLS)
-    assert all(row["n"] == 4 and row["failed"] == 0 for row in rows)
-
-
-def test_a_judge_that_gives_full_marks_to_everything_has_no_discrimination(tmp_path: Path) -> None:
-    items = [item(n, n % 2 == 0) for n in range(4)]
-    engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
-    (row,) = protocol_rows(items, asyncio.run(ask_protocols(engine, items, ["checklist"])))
-    assert (row["full marks"], row["AUROC"], row["balanced accuracy"]) == ("100%", "0.50", "0.50")
-
-
-def test_the_rule_of_place_is_chosen_on_the_fit_half(tmp_path: Path) -> None:
-    fit, held = [step_item(1, n=n) for n in range(3)], [step_item(n % 3 + 1, n=n) for n in range(6)]
-    engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
-    named = asyncio.run(ask_steps(engine, held))
-    assert set(named.values()) == {1}
-    (row,) = step_rows({"s": fit}, {"s": held}, named)
-    assert (row["n"], row["chance"], row["rule of place"], row["stepwise"]) == (6, "0.33", "0.33 (first)", "0.33")
-    assert row["difference"] == "+0.00 [+0.00, +0.00]"
-
-
-def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
-    for half in ("fit", "held"):
-        for task, items in load_step_items(folder, half, 100, 1500).items():
-            for one in items:
-                assert one.item.task == task
-                assert 1 <= one.step <= one.steps == one.item.response.count("### Step")
+# Fitting.
 
 
 def judged(given: list[float], without: list[float | None]) -> tuple[list[Item], dict[str, ItemVerdict]]:
@@ -547,14 +490,3 @@ def test_a_new_map_keeps_the_other_formats_of_its_weights() -> None:
 def test_labels_that_fall_with_the_probability_are_refused() -> None:
     with pytest.raises(ValueError, match="labels do not increase"):
         fit_map(*judged([0.2, 0.8] * 4, [None] * 8))
-
-
-async def test_right_and_wrong_rubric_items_are_asked_in_every_wording(folder: Path, tmp_path: Path) -> None:
-    lines = load_lines(folder, 3)
-    assert {(one.answer, one.right[:12], one.wrong[-11:]) for one in lines} == {("6", "So 3 * 2 = 6", "+2 = 5 eggs")}
-    engine = StoredEngine(ReplyStore(tmp_path / "replies.jsonl"), ScriptedEngine(script=always(True)))
-    (*rows,) = validity_rows(await ask_lines(engine, lines))
-    assert [row["asked"] for row in rows] == list(WORDINGS)
-    assert {(row["n"], row["AUROC"], row["first answer, right / wrong lines"]) for row in rows} == {
-        (6, "0.50", "1.00 / 1.00")
-    }

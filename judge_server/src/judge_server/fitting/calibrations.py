@@ -25,8 +25,8 @@ FEWEST_LABELS = 20
 """The fewest labels that anything is fitted on."""
 
 LABELS_FOR: Mapping[Method, int] = {"temperature": FEWEST_LABELS, "platt": 60, "beta": 1000}
-"""From how many labels on the method `auto` takes each, as `python -m benchmarks.calibration_labels` measures. It never
-takes `isotonic`, which was not the best method at any size that was tried, up to 3,000 labels."""
+"""From how many labels on the method `auto` takes each, as the simulation in docs/evaluation.md shows. It never takes
+`isotonic`, which was not the best method at any size that was tried, up to 3,000 labels."""
 
 LABELS_OF_A_PART = 100
 """The fewest labels of a kind or a criterion for a map of its own, with at least a tenth of them met and unmet."""
