@@ -1,4 +1,4 @@
-"""`RubricScorer`: rewards as columns of a table. `python -m benchmarks.ray_data` runs it on Ray itself."""
+"""`RubricScorer`: rewards as columns of a table."""
 
 import json
 import time
