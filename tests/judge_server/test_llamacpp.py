@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import resource
 import shutil
 import signal
@@ -403,13 +404,12 @@ async def test_a_missing_file_or_another_format_is_refused_without_starting_a_ch
     ("url", "says"),
     [
         ("llamacpp://m?contxt=5", "unknown option 'contxt'"),
-        ("llamacpp://m?context=0", "whole number of at least 1"),
+        ("llamacpp://m?context=0", "context=0: Input should be greater than 0"),
         ("scripted://maybe", "scripted://hash"),
-        ("scripted://hash?delay_s=-1", "at least 0"),
+        ("scripted://hash?delay_s=-1", "greater than or equal to 0"),
         ("ollama://m", "llamacpp://MODEL"),
     ],
 )
 async def test_an_invalid_engine_url_is_refused(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown|number") as refused:
+    with pytest.raises(ValueError, match=re.escape(says)):
         engine_from_url(url)
-    assert says in str(refused.value)

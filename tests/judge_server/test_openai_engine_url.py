@@ -1,5 +1,6 @@
 """URLs, estimates and headers of the OpenAI engine, without a server."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -55,15 +56,14 @@ def test_a_key_in_the_url_is_refused_without_being_shown(url: str) -> None:
         ("openai+http:///v1", "names no server"),
         ("openai+http://host:port/v1", "names no server"),
         ("openai+http://host?modl=x", "unknown option 'modl'; it takes context, model, concurrency, timeout_s"),
-        ("openai+http://host?concurrency=0", "whole number of at least 1"),
+        ("openai+http://host?concurrency=0", "concurrency=0: Input should be greater than 0"),
         ("openai://host/v1", "openai+http://HOST:PORT/v1"),
         ("http://host/v1", "openai+https://HOST/v1"),
     ],
 )
 def test_an_invalid_url_is_refused(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match=r"host|names|unknown|number") as refused:
+    with pytest.raises(ValueError, match=re.escape(says)):
         engine_from_url(url)
-    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["two words", "line\n", "clé", ""])

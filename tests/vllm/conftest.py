@@ -16,7 +16,7 @@ from tests.judge_server.engines import MODEL, identity, least_tokens, started
 __all__ = ["identity", "least_tokens"]
 
 CONTEXT_TOKENS = 1024
-SETTINGS = VllmSettings(context_tokens=CONTEXT_TOKENS, eager=True)
+SETTINGS = VllmSettings(context=CONTEXT_TOKENS, eager=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

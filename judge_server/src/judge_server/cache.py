@@ -19,6 +19,8 @@ from functools import partial
 from operator import attrgetter
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from judge_server.engines.common import UrlOptions
 from judge_server.ports import JudgeResult, VerdictCache
 
@@ -46,6 +48,17 @@ _FIELDS = len(fields(JudgeResult))
 _values_of = attrgetter(*[field.name for field in fields(JudgeResult)])  # a fifth of the time of astuple
 
 
+class _MemoryOptions(UrlOptions):
+    ttl_s: PositiveInt = _WEEK_S
+    entries: PositiveInt = 100_000
+    bytes: PositiveInt = 64 * 2**20
+
+
+class _RedisOptions(UrlOptions, extra="ignore"):  # the others are the Redis client's
+    ttl_s: PositiveInt = _WEEK_S
+    timeout_s: NonNegativeFloat = REDIS_TIMEOUT_S
+
+
 def cache_from_url(url: str) -> VerdictCache:
     """Create the cache for a URL: `memory://?entries=&bytes=&ttl_s=` or `redis://HOST:PORT/DB?ttl_s=&timeout_s=`.
 
@@ -53,16 +66,13 @@ def cache_from_url(url: str) -> VerdictCache:
         ValueError: the scheme is unknown, and the message lists the known ones; or an option is unknown.
     """
     parts = urlsplit(url)
-    options = UrlOptions(parts)
-    ttl_s = options.integer("ttl_s", _WEEK_S)
     if parts.scheme == "memory":
-        entries, size = options.integer("entries", 100_000), options.integer("bytes", 64 * 2**20)
-        options.reject_unknown()
-        return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
+        memory = _MemoryOptions.of(parts)
+        return MemoryCache(memory.entries, max_bytes=memory.bytes, ttl_s=memory.ttl_s)
     redis = redis_url_of(url)
     if redis is not None:
-        timeout_s = options.number("timeout_s", REDIS_TIMEOUT_S)
-        return RedisCache(redis, ttl_s=ttl_s, timeout_s=timeout_s)
+        options = _RedisOptions.of(parts)
+        return RedisCache(redis, ttl_s=options.ttl_s, timeout_s=options.timeout_s)
     raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
 
 
@@ -71,11 +81,10 @@ def redis_url_of(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         return None
-    redis_options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name not in _OWN_OPTIONS])
+    redis_options = urlencode(
+        [(name, value) for name, value in parse_qsl(parts.query) if name not in _RedisOptions.model_fields]
+    )
     return parts._replace(query=redis_options).geturl()
-
-
-_OWN_OPTIONS = frozenset({"ttl_s", "timeout_s"})
 
 
 class MemoryCache:

@@ -2,68 +2,32 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from judge_server.ports import CallFailure, Reply
 
 
-class UrlOptions:
-    """Reads the `?name=value` options of an engine URL. `reject_unknown` refuses options that were not read."""
+class UrlOptions(BaseModel):
+    """The `?name=value` options of an engine URL, which a subclass declares as its fields."""
 
-    def __init__(self, url: SplitResult) -> None:
-        self._url = url.geturl()
-        self._values = dict(parse_qsl(url.query))
-        self._known: list[str] = []
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    def number(self, name: str, default: float) -> float:
-        """Read a number of at least 0."""
-        self._known.append(name)
-        text = self._values.get(name)
-        if text is None:
-            return default
+    @classmethod
+    def of(cls, url: SplitResult) -> Self:
+        """Read the options of a URL. Raises `ValueError` for an unknown option or value; the message says which."""
         try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{self._url}: {name}={text} should be a number of at least 0")
-        return value
-
-    def integer(self, name: str, default: int) -> int:
-        """Read a whole number of at least 1."""
-        self._known.append(name)
-        text = self._values.get(name)
-        if text is None:
-            return default
-        if not (text.isascii() and text.isdigit() and int(text) > 0):
-            raise ValueError(f"{self._url}: {name}={text} should be a whole number of at least 1")
-        return int(text)
-
-    def flag(self, name: str) -> bool:
-        """Read `true` or `false`; False if the option is not given."""
-        self._known.append(name)
-        text = self._values.get(name, "false")
-        if text not in ("true", "false"):
-            raise ValueError(f"{self._url}: {name}={text} should be true or false")
-        return text == "true"
-
-    def text(self, name: str) -> str | None:
-        """Read a text; None if the option is not given."""
-        self._known.append(name)
-        return self._values.get(name)
-
-    def prefixed(self, prefix: str) -> dict[str, str]:
-        """Read all options whose names begin with a prefix, by the rest of their names."""
-        found = {name: text for name, text in self._values.items() if name.startswith(prefix)}
-        self._known += [*found] or [f"{prefix}NAME"]
-        return {name.removeprefix(prefix): text for name, text in found.items()}
-
-    def reject_unknown(self) -> None:
-        """Raise `ValueError` for an option that was not read."""
-        unknown = sorted(set(self._values) - set(self._known))
-        if unknown:
-            raise ValueError(f"{self._url}: unknown option {unknown[0]!r}; it takes {', '.join(self._known)}")
+            return cls.model_validate_strings(dict(parse_qsl(url.query)))
+        except ValidationError as error:
+            first = error.errors()[0]
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        option = ".".join(map(str, first["loc"][:1]))
+        if first["type"] == "extra_forbidden":
+            raise ValueError(f"{url.geturl()}: unknown option {option!r}; it takes {', '.join(names)}")
+        place = f"{option}={first['input']}: " if option else ""
+        raise ValueError(f"{url.geturl()}: {place}{first['msg'].removeprefix('Value error, ')}")
 
 
 _CLOSED = CallFailure("engine", "the engine was closed")

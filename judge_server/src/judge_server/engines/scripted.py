@@ -13,6 +13,8 @@ from itertools import count
 from typing import Any
 from urllib.parse import SplitResult
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from judge_server.engines.common import RunningCalls, UrlOptions
 from judge_server.ports import (
     AnswerForm,
@@ -100,6 +102,14 @@ def always(satisfied: bool) -> Script:
     return script
 
 
+class ScriptedOptions(UrlOptions):
+    """The options of a `scripted://` URL."""
+
+    delay_s: NonNegativeFloat = 0.0
+    context: PositiveInt = 1_000_000
+    concurrency: PositiveInt = 64
+
+
 class ScriptedEngine:
     """An engine that answers by a script, a function from a call to its outcome.
 
@@ -144,16 +154,14 @@ class ScriptedEngine:
         scripts: dict[str, Script] = {"hash": by_hash, "yes": always(True), "no": always(False)}
         if url.netloc not in scripts:
             raise ValueError(f"scripted://{url.netloc} is unknown; use scripted://{' or scripted://'.join(scripts)}")
-        options = UrlOptions(url)
-        engine = cls(
+        options = ScriptedOptions.of(url)
+        return cls(
             scripts[url.netloc],
-            delay_s=options.number("delay_s", 0.0),
-            context_tokens=options.integer("context", 1_000_000),
-            concurrent_batches=options.integer("concurrency", 64),
+            delay_s=options.delay_s,
+            context_tokens=options.context,
+            concurrent_batches=options.concurrency,
             weights_digest="none" if url.netloc == "hash" else url.netloc,
         )
-        options.reject_unknown()
-        return engine
 
     async def start(self) -> EngineIdentity:
         """Start; there is nothing to load."""

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, NonNegativeFloat, ValidationError
 
 from judge_server.engines.common import UrlOptions
 from judge_server.engines.openai.completions import shape_error
@@ -25,6 +25,11 @@ class _Embedding(BaseModel):
 
 class _Embeddings(BaseModel):
     data: list[_Embedding]
+
+
+class _Options(UrlOptions):
+    model: str | None = None
+    timeout_s: NonNegativeFloat = 120.0
 
 
 class EmbeddingEndpoint:
@@ -53,10 +58,8 @@ class EmbeddingEndpoint:
                 "openai+http://HOST:PORT/v1?model=NAME or openai+https://…"
             )
         base_url = base_url_of(parts)  # before the options, whose error messages show the whole URL
-        options = UrlOptions(parts)
-        model, timeout_s = options.text("model"), options.number("timeout_s", 120.0)
-        options.reject_unknown()
-        return cls(base_url, model=model, api_key=api_key, timeout_s=timeout_s)
+        options = _Options.of(parts)
+        return cls(base_url, model=options.model, api_key=api_key, timeout_s=options.timeout_s)
 
     async def embeddings(self, texts: Sequence[str]) -> list[list[float]]:
         """Embed N non-empty texts and return N vectors, in order.

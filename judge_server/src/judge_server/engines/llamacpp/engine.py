@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import SplitResult
 
 import httpx2
+from pydantic import PositiveInt
 
 from judge_server.engines.common import UrlOptions, split_at_marks
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights
@@ -190,6 +191,13 @@ _STEADY_S = 60.0
 """A child that lived this long had a new cause of death: it is restarted after the shortest pause."""
 
 
+class LlamaCppOptions(UrlOptions):
+    """The options of a `llamacpp://` URL."""
+
+    context: PositiveInt = 8192
+    threads: PositiveInt | None = None
+
+
 class LlamaCppEngine:
     """A GGUF model on this machine, a chat model or a decision model.
 
@@ -215,12 +223,9 @@ class LlamaCppEngine:
 
         Options: `?context=8192` (tokens; fewer for a model trained for fewer), `?threads=` (default: all cores).
         """
-        options = UrlOptions(url)
+        options = LlamaCppOptions.of(url)
         model = f"hf:/{url.path}" if url.netloc == "hf" else url.netloc or url.path
-        threads = options.integer("threads", os.cpu_count() or 1)
-        engine = cls(model, context_tokens=options.integer("context", 8192), threads=threads)
-        options.reject_unknown()
-        return engine
+        return cls(model, context_tokens=options.context, threads=options.threads)
 
     async def start(self) -> EngineIdentity:
         """Check the model file, load it in a child process and warm it up."""

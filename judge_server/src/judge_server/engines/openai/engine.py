@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from judge_server.engines.common import RunningCalls, UrlOptions
 from judge_server.engines.openai.batched_chat import BatchedChat, BatchLimits
 from judge_server.engines.openai.calls import (
@@ -51,6 +53,16 @@ CONSTRAINTS = ("response_format", "structured_outputs")
 
 READY_TIMEOUT_S = 2.0
 """How long an endpoint may take to answer a readiness check."""
+
+
+class EndpointOptions(UrlOptions):
+    """The options of an `openai+http://` URL."""
+
+    context: PositiveInt | None = None
+    model: str | None = None
+    concurrency: PositiveInt | None = None
+    timeout_s: NonNegativeFloat = 120.0
+    images: bool = False
 
 
 class OpenAIEngine:
@@ -107,19 +119,16 @@ class OpenAIEngine:
         `?timeout_s=120`, `?images=true` for a model that takes images.
         """
         base_url = base_url_of(url)  # first, because errors about options show the whole URL
-        options = UrlOptions(url)
-        context = options.integer("context", 0)
-        engine = cls(
+        options = EndpointOptions.of(url)
+        return cls(
             base_url,
-            model=options.text("model"),
+            model=options.model,
             api_key=api_key,
-            concurrency=options.integer("concurrency", 0) or None,
-            context_tokens=context or None,
-            timeout_s=options.number("timeout_s", 120.0),
-            images=options.flag("images"),
+            concurrency=options.concurrency,
+            context_tokens=options.context,
+            timeout_s=options.timeout_s,
+            images=options.images,
         )
-        options.reject_unknown()
-        return engine
 
     async def start(self) -> EngineIdentity:
         """Probe the server and its model. Raises `EngineStartError`, which says what to do."""

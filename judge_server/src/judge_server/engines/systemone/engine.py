@@ -13,6 +13,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from judge_server.engines.common import UrlOptions
 from judge_server.engines.openai.calls import ChatMessage
 from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, base_url_of
@@ -238,6 +240,18 @@ def _with_tokens(
     return outcomes
 
 
+class DecisionOptions(UrlOptions):
+    """The options of a `systemone+http://` URL."""
+
+    context: PositiveInt | None = None
+    model: str | None = None
+    concurrency: PositiveInt | None = None
+    timeout_s: NonNegativeFloat = 120.0
+    questions: PositiveInt = MAX_QUESTIONS
+    options: PositiveInt = MAX_OPTIONS
+    request_tokens: PositiveInt = REQUEST_TOKENS
+
+
 class SystemOneEngine:
     """A decision model behind HTTP. `url` is that of the route; one that ends in `/decisions` speaks OpenAI's dialect.
 
@@ -283,23 +297,16 @@ class SystemOneEngine:
         route = base_url_of(url, scheme="systemone")  # first, because errors about options show the whole URL
         if route.endswith("/v1"):
             route += "/systemone"
-        options = UrlOptions(url)
-        context = options.integer("context", 0)
-        engine = cls(
+        options = DecisionOptions.of(url)
+        return cls(
             route,
-            model=options.text("model"),
+            model=options.model,
             api_key=api_key,
-            concurrency=options.integer("concurrency", 0) or None,
-            context_tokens=context or None,
-            timeout_s=options.number("timeout_s", 120.0),
-            limits=Limits(
-                options.integer("questions", MAX_QUESTIONS),
-                options.integer("options", MAX_OPTIONS),
-                options.integer("request_tokens", REQUEST_TOKENS),
-            ),
+            concurrency=options.concurrency,
+            context_tokens=options.context,
+            timeout_s=options.timeout_s,
+            limits=Limits(options.questions, options.options, options.request_tokens),
         )
-        options.reject_unknown()
-        return engine
 
     async def start(self) -> EngineIdentity:
         """Find the server's model, and ask it a question. Raises `EngineStartError`, which says what to do."""

@@ -18,7 +18,6 @@ from urllib.parse import SplitResult
 from judge_server.engines.common import RunningCalls, split_at_marks
 from judge_server.engines.vllm.loading import (
     VLLM_NOT_INSTALLED,
-    VllmOptions,
     VllmSettings,
     digest,
     load,
@@ -196,7 +195,7 @@ class VllmEngine:
         `?revision=`, `?quantization=`, `?kv_cache_dtype=`, `?max_num_seqs=`, `?data_parallel=` (copies of the model),
         `?lora=/a/folder`, and any other engine argument of vLLM as `?arg.NAME=VALUE`.
         """
-        return cls(url.netloc + url.path, VllmOptions(url).settings())
+        return cls(url.netloc + url.path, VllmSettings.of(url))
 
     @property
     def fatal_error(self) -> str:

@@ -12,14 +12,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import JsonValue
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt, model_validator
 
 from judge_server.engines.common import UrlOptions
 from judge_server.errors import EngineStartError
@@ -63,50 +62,6 @@ WITHOUT_INFLUENCE = frozenset(
     }
 )
 """Arguments that do not change what the model answers."""
-
-
-def read_arguments(given: Mapping[str, str]) -> dict[str, JsonValue]:
-    """Read the values of arguments: JSON where a text is JSON, such as `true`, `8` and `{"a": 1}`, and else the text.
-
-    Raises:
-        ValueError: Adjudge sets the argument itself; the message says by what.
-    """
-    for name in given:
-        if name in SET_BY_ADJUDGE:
-            raise ValueError(f"{ARGUMENT_PREFIX}{name} cannot be set; it is set by {SET_BY_ADJUDGE[name]}")
-    return {name: _value(text) for name, text in given.items()}
-
-
-def check_names(arguments: Mapping[str, JsonValue], engine_arguments: Any) -> None:
-    """Refuse arguments that this version of vLLM does not have.
-
-    Args:
-        arguments: the arguments by name.
-        engine_arguments: vLLM's dataclass of them.
-
-    Raises:
-        EngineStartError: an argument is unknown; the message names a similar one.
-    """
-    known = [field.name for field in dataclasses.fields(engine_arguments)]
-    for name in arguments:
-        if name not in known:
-            similar = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {ARGUMENT_PREFIX}{similar[0]}?" if similar else "see vLLM's documentation of them"
-            raise EngineStartError(f"This version of vLLM has no engine argument {name!r}; {hint}")
-
-
-def influence(arguments: Mapping[str, JsonValue]) -> str:
-    """Return the arguments that can change a verdict, as a text for the fingerprint; empty if there are none."""
-    counted = {name: value for name, value in sorted(arguments.items()) if name not in WITHOUT_INFLUENCE}
-    return "; ".join(f"{name}={json.dumps(value, sort_keys=True)}" for name, value in counted.items())
-
-
-def _value(text: str) -> JsonValue:
-    try:
-        value: JsonValue = json.loads(text)
-    except ValueError:
-        return text
-    return value
 
 
 HASHED_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
@@ -198,17 +153,14 @@ VLLM_NOT_INSTALLED = (
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM reserves memory for."""
 
-DTYPES = ("auto", "bfloat16", "float16", "float32")
 
-
-@dataclass(frozen=True, slots=True)
-class VllmSettings:
-    """Settings of an engine; None leaves the choice to vLLM.
+class VllmSettings(UrlOptions):
+    """Settings of an engine, by their names in a `vllm://` URL; None leaves the choice to vLLM.
 
     Attributes:
-        context_tokens: the longest prompt with its answer; None for the model's own limit.
-        gpu_memory: the share of the device's memory that vLLM may take, above 0 and at most 1.
-        dtype: the type the model computes in, one of `DTYPES`.
+        context: the longest prompt with its answer, in tokens; None for the model's own limit.
+        gpu_memory: the share of the device's memory that vLLM may take.
+        dtype: the type the model computes in.
         eager: start without compiling the model.
         tensor_parallel: how many GPUs share the model.
         concurrency: how many batches may be in flight.
@@ -218,28 +170,44 @@ class VllmSettings:
         max_num_seqs: how many calls vLLM works on at a time.
         data_parallel: how many copies of the model share the calls, each on GPUs of its own.
         lora: the folder of a LoRA adapter that all calls use.
-        arguments: other engine arguments of vLLM, by name.
+        arguments: other engine arguments of vLLM, by name, as they are written.
     """
 
-    context_tokens: int | None = None
-    gpu_memory: float | None = None
-    dtype: str = "auto"
+    context: PositiveInt | None = None
+    gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     eager: bool = False
-    tensor_parallel: int = 1
-    concurrency: int = 64
+    tensor_parallel: PositiveInt = 1
+    concurrency: PositiveInt = 64
     revision: str | None = None
     quantization: str | None = None
     kv_cache_dtype: str | None = None
-    max_num_seqs: int | None = None
-    data_parallel: int = 1
-    lora: Path | None = None
-    arguments: Mapping[str, JsonValue] = field(default_factory=dict)
+    max_num_seqs: PositiveInt | None = None
+    data_parallel: PositiveInt = 1
+    lora: Annotated[Path, AfterValidator(Path.expanduser)] | None = None
+    arguments: Annotated[Mapping[str, str], Field(alias=f"{ARGUMENT_PREFIX}NAME")] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_arguments(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = {name: text for name, text in given.items() if name.startswith(ARGUMENT_PREFIX)}
+        named = {name.removeprefix(ARGUMENT_PREFIX): text for name, text in arguments.items()}
+        for name in named:
+            if name in SET_BY_ADJUDGE:
+                raise ValueError(f"{ARGUMENT_PREFIX}{name} cannot be set; it is set by {SET_BY_ADJUDGE[name]}")
+        return {**{name: given[name] for name in given if name not in arguments}, f"{ARGUMENT_PREFIX}NAME": named}
 
     @property
     def influence(self) -> str:
         """What of these settings can change a verdict, beside the weights and the type; empty by default."""
         named = {"quantization": self.quantization, "kv_cache_dtype": self.kv_cache_dtype}
-        return influence({name: value for name, value in named.items() if value is not None} | dict(self.arguments))
+        given = {name: value for name, value in named.items() if value is not None} | self.other_arguments()
+        counted = {name: value for name, value in sorted(given.items()) if name not in WITHOUT_INFLUENCE}
+        return "; ".join(f"{name}={json.dumps(value, sort_keys=True)}" for name, value in counted.items())
+
+    def other_arguments(self) -> dict[str, JsonValue]:
+        """The values of `arguments`: JSON where a text is JSON, such as `true` or `{"a": 1}`, and else the text."""
+        return {name: _value(text) for name, text in self.arguments.items()}
 
     def engine_arguments(self) -> dict[str, Any]:
         """The engine arguments that differ from vLLM's defaults, by vLLM's names."""
@@ -252,7 +220,33 @@ class VllmSettings:
         }
         if self.lora is not None:
             given |= {"enable_lora": True, "max_lora_rank": lora_rank(self.lora)}
-        return {name: value for name, value in given.items() if value is not None} | dict(self.arguments)
+        return {name: value for name, value in given.items() if value is not None} | self.other_arguments()
+
+
+def check_names(arguments: Iterable[str], engine_arguments: Any) -> None:
+    """Refuse arguments that this version of vLLM does not have.
+
+    Args:
+        arguments: the names of the arguments.
+        engine_arguments: vLLM's dataclass of them.
+
+    Raises:
+        EngineStartError: an argument is unknown; the message names a similar one.
+    """
+    known = [field.name for field in dataclasses.fields(engine_arguments)]
+    for name in arguments:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {ARGUMENT_PREFIX}{similar[0]}?" if similar else "see vLLM's documentation of them"
+            raise EngineStartError(f"This version of vLLM has no engine argument {name!r}; {hint}")
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def lora_rank(folder: Path) -> int:
@@ -273,52 +267,6 @@ def lora_rank(folder: Path) -> int:
         if rank <= taken:
             return taken
     raise EngineStartError(f"the adapter {folder} has rank {rank}, and vLLM takes at most {LORA_RANKS[-1]}")
-
-
-class VllmOptions(UrlOptions):
-    """The options of a `vllm://` URL."""
-
-    def settings(self) -> VllmSettings:
-        """Return the settings. Raises `ValueError` if an option is unknown or has an invalid value."""
-        settings = VllmSettings(
-            context_tokens=self.integer("context", 0) or None,
-            gpu_memory=self._share("gpu_memory"),
-            dtype=self._one_of("dtype", DTYPES),
-            eager=self.integer("eager", 0) > 0,
-            tensor_parallel=self.integer("tensor_parallel", 1),
-            concurrency=self.integer("concurrency", 64),
-            revision=self.text("revision"),
-            quantization=self.text("quantization"),
-            kv_cache_dtype=self.text("kv_cache_dtype"),
-            max_num_seqs=self.integer("max_num_seqs", 0) or None,
-            data_parallel=self.integer("data_parallel", 1),
-            lora=self._folder("lora"),
-            arguments=self._arguments(),
-        )
-        self.reject_unknown()
-        return settings
-
-    def _folder(self, name: str) -> Path | None:
-        text = self.text(name)
-        return None if not text else Path(text).expanduser()
-
-    def _arguments(self) -> dict[str, JsonValue]:
-        try:
-            return read_arguments(self.prefixed(ARGUMENT_PREFIX))
-        except ValueError as error:
-            raise ValueError(f"{self._url}: {error}") from None
-
-    def _share(self, name: str) -> float | None:
-        share = self.number(name, 0.0)
-        if share > 1:
-            raise ValueError(f"{self._url}: {name}={share:g} should be a share, above 0 and at most 1")
-        return share or None
-
-    def _one_of(self, name: str, words: tuple[str, ...]) -> str:
-        word = self.text(name) or words[0]
-        if word not in words:
-            raise ValueError(f"{self._url}: {name}={word} should be one of {', '.join(words)}")
-        return word
 
 
 CPU_BLOCK_TOKENS = 32
@@ -371,7 +319,7 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
                 options.setdefault("block_size", CPU_BLOCK_TOKENS)
             arguments = AsyncEngineArgs(
                 model=str(model.path),
-                max_model_len=settings.context_tokens,
+                max_model_len=settings.context,
                 dtype=settings.dtype,
                 enforce_eager=settings.eager,
                 tensor_parallel_size=settings.tensor_parallel,
