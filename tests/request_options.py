@@ -5,7 +5,7 @@
 - the table of `docs/scoring.md`: names, types and defaults. A new row gets the first sentence of the description; what
   a row says is otherwise its own.
 
-With `--check`, it writes nothing, and exits with 1 if a file is not what it would write. `sync_client` follows it.
+With `--check`, it writes nothing, and exits with 1 if a file is not what it would write.
 """
 
 import re

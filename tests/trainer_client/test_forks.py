@@ -4,6 +4,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -233,6 +234,20 @@ def test_a_stream_is_read_by_the_process_that_requested_it(service):
     next(groups)
     assert "this stream belongs to the process" in in_a_fork(lambda: next(groups))
     groups.close()
+
+
+async def test_a_client_blocks_where_an_event_loop_runs_as_in_a_notebook(url):
+    with Client(url) as client:
+        assert (rewards_by_client(client, 7), rewards_by_stream(client, 8)) == (0.007, 0.008)
+
+
+def test_ctrl_c_ends_a_request_that_hangs(service):
+    service.script(ScriptedReply(hang=True))
+    interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with Client(service.url) as client, pytest.raises(KeyboardInterrupt):
+        client.rubric("math/quadratics")
+    assert service.hung_up.wait(10)
 
 
 def test_threads_share_a_client(url):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import httpx2
 import pytest
 
-from tests.trainer_client.fake_service import ScriptedReply
+from tests.trainer_client.fake_service import VERSION, ScriptedReply
 from trainer_client import AsyncClient, Client
 from trainer_client.client.calls import bypasses_proxy
 from trainer_client.client.connection import DEAD_PEER_TIMEOUT_S, keepalive_options, transport_options
@@ -51,8 +51,9 @@ def is_watched(answer: httpx2.Response) -> bool:
 
 async def test_both_clients_turn_on_tcp_keepalive(service):
     service.script(ScriptedReply(body={}), ScriptedReply(body={}))
-    with Client(service.url) as client, client._http.stream("GET", "/") as answer:
-        assert is_watched(answer)
+    with Client(service.url) as client:
+        async with client.driven._http.stream(method="GET", url="/") as answer:
+            assert is_watched(answer)
     async with AsyncClient(service.url) as client, client._http.stream("GET", "/") as answer:
         assert is_watched(answer)
 
@@ -97,8 +98,7 @@ def test_a_socks_proxy_without_its_package_says_which_to_install(make, monkeypat
     make("http://judge.invalid:8000")
 
 
-def test_a_request_goes_through_the_proxy_of_the_environment(service, monkeypatch):
-    service.script(ScriptedReply(body={"version": "through the proxy"}))
+def test_a_request_goes_through_the_proxy_of_the_environment(service, connect, monkeypatch):
+    service.script(ScriptedReply(body=VERSION))
     monkeypatch.setenv("HTTP_PROXY", service.url)
-    with Client("http://judge.invalid:8000", retries=0) as client:
-        assert client._http.get("/v1").json() == {"version": "through the proxy"}
+    assert connect("http://judge.invalid:8000", retries=0).rubric("math/quadratics").version == 3

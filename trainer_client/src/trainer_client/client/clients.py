@@ -1,6 +1,6 @@
 """`AsyncClient`: what a trainer calls Adjudge with in code that runs in an event loop.
 
-`Client`, for code elsewhere, is generated from this class and those below it: see `trainer_client.client.sync`.
+`Client`, for code elsewhere, runs the methods of this class: see `trainer_client.client.sync`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""A connection to one service: sends requests, retries within a budget, with or without an event loop.
+"""A connection to one service: sends requests, and retries within a budget.
 
-Retries are bounded in number, in each wait, and in total time. The policy is one small method that the sync and the
-async loop share, so it does not need a library.
+Retries are bounded in number, in each wait, and in total time. The policy is one small method, so it does not need a
+library.
 
 A host that loses power, or a firewall that drops a connection, closes nothing, and a client that waits minutes for an
 answer would not notice. Connections without a proxy therefore use TCP keepalive, and break `DEAD_PEER_TIMEOUT_S`
@@ -17,10 +17,11 @@ import random as _random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import httpx2
 
@@ -128,13 +129,14 @@ def transport_options(url: httpx2.URL) -> dict[str, Any]:
 
 
 HttpT = TypeVar("HttpT")
-TransportT = TypeVar("TransportT", httpx2.BaseTransport, httpx2.AsyncBaseTransport)
-SleepT = TypeVar("SleepT", Callable[[float], None], Callable[[float], Awaitable[None]])
 
 
 @dataclass(frozen=True)
-class ConnectionSettings(Generic[TransportT, SleepT]):
-    """The arguments of a connection, from which another one can be created."""
+class ConnectionSettings:
+    """The arguments of a connection, from which another one can be created.
+
+    `transport` and `sleep` are those of an event loop for `AsyncClient`, and blocking ones for `Client`.
+    """
 
     base_url: str
     run: str | None
@@ -143,8 +145,8 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
     retry_budget_s: float
     headers: Mapping[str, str] | None = field(repr=False)
     api_key: str | None = field(repr=False)
-    transport: TransportT | None
-    sleep: SleepT
+    transport: Any
+    sleep: Callable[[float], Any]
     clock: Callable[[], float]
     random: Callable[[], float]
 
@@ -153,7 +155,7 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
         """The retry policy of these settings."""
         return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
 
-    def make_client(self, make: Callable[..., HttpT], make_transport: Callable[..., TransportT]) -> HttpT:
+    def make_client(self, make: Callable[..., HttpT], make_transport: Callable[..., Any]) -> HttpT:
         """Create the HTTP client; `make_transport` creates a transport without a proxy."""
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
         transport = self.transport
@@ -206,20 +208,20 @@ def forked_transport_error() -> RuntimeError:
     )
 
 
-def own_pieces(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield the pieces of an answer as they arrive, to the process that asked for it.
+class HttpClient(Protocol):
+    """The methods of `httpx2.AsyncClient` that a connection calls."""
 
-    Raises:
-        RuntimeError: another process reads on, which would take pieces away from the one that asked.
-    """
-    process = os.getpid()
-    for piece in response.iter_bytes():
-        yield piece
-        if os.getpid() != process:
-            raise RuntimeError(
-                "this stream belongs to the process that this one was forked from; read it there, or request a stream "
-                "of its own in each process"
-            )
+    @property
+    def request(self) -> Callable[..., Awaitable[httpx2.Response]]:
+        """Send a request and read its response."""
+
+    @property
+    def stream(self) -> Callable[..., AbstractAsyncContextManager[httpx2.Response]]:
+        """Send a request, whose response is read in the context."""
+
+    @property
+    def aclose(self) -> Callable[[], Awaitable[None]]:
+        """Close the connections."""
 
 
 class AsyncConnection:
@@ -240,16 +242,34 @@ class AsyncConnection:
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        self.base_url = service_url(base_url)
-        self.run = run
-        self.settings = ConnectionSettings(
-            self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
+        self._connect(
+            ConnectionSettings(
+                base_url=service_url(base_url),
+                run=run,
+                timeout_s=timeout_s,
+                retries=retries,
+                retry_budget_s=retry_budget_s,
+                headers=headers,
+                api_key=api_key,
+                transport=transport,
+                sleep=sleep,
+                clock=clock,
+                random=random,
+            )
         )
-        self._policy = self.settings.retry_policy
-        self._connections = ProcessBound(
-            lambda: self.settings.make_client(httpx2.AsyncClient, httpx2.AsyncHTTPTransport),
-            can_remake=transport is None,
-        )
+
+    def _connect(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self.base_url = settings.base_url
+        self.run = settings.run
+        self._policy = settings.retry_policy
+        self._connections = ProcessBound(self._open, can_remake=settings.transport is None)
+
+    def _open(self) -> HttpClient:
+        return self.settings.make_client(httpx2.AsyncClient, httpx2.AsyncHTTPTransport)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self.settings.sleep(seconds)
 
     async def ready(self) -> bool:
         """Whether the service can judge now; also False if it cannot be reached. Sends one request, without retries.
@@ -300,10 +320,10 @@ class AsyncConnection:
                 wait = retry_state.wait_after(error) if request.repeatable else None
                 if wait is None:
                     raise
-            await self.settings.sleep(wait)
+            await self._sleep(wait)
 
     @property
-    def _http(self) -> httpx2.AsyncClient:
+    def _http(self) -> HttpClient:
         return self._connections.get()
 
     async def _request_once(self, **options: Any) -> httpx2.Response:
@@ -343,4 +363,4 @@ class AsyncConnection:
                 if wait is None:
                     raise
                 parser.retried_error = error
-            await self.settings.sleep(wait)
+            await self._sleep(wait)

@@ -21,6 +21,7 @@ from trainer_client.wire import (
     RewardMode,
     UncertainPolicy,
     UsedProtocol,
+    VerdictStatus,
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
@@ -225,6 +226,16 @@ class RecomputeKeywords(TypedDict, total=False):
     budgets: StepBudgets | Mapping[str, float]
 
 
+class VerdictFilters(TypedDict, total=False):
+    """Which recorded verdicts of a run to read, and whether with the judged texts."""
+
+    step: int | None
+    rubric: str | None
+    criterion: str | None
+    status: VerdictStatus | None
+    texts: bool
+
+
 class AsyncLedgerMethods(AsyncRunMethods):
     """The methods of `AsyncClient` about the ledger."""
 
@@ -255,7 +266,9 @@ class AsyncLedgerMethods(AsyncRunMethods):
         """
         return self._stream_recompute(recompute_request(run or self.run, rules))
 
-    async def recorded_verdicts(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
+    async def recorded_verdicts(
+        self, run: str | None = None, **filters: Unpack[VerdictFilters]
+    ) -> AsyncGenerator[RecordedVerdict, None]:
         """Iterate over the recorded verdicts of a run, oldest first, fetching a page at a time.
 
         Args:
@@ -346,7 +359,7 @@ def label_request(run: str | None, labels: Mapping[str, bool | None]) -> Prepare
 
 
 def recorded_verdicts_request(
-    run: str | None, filters: Mapping[str, Any], after: str | None
+    run: str | None, filters: VerdictFilters, after: str | None
 ) -> PreparedRequest[RecordedPage]:
     """Build `GET /v1/verdicts` for the page after a cursor."""
     given = {"run": run or "", "limit": 500, **filters, "after": after}

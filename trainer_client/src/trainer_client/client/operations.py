@@ -1,7 +1,7 @@
 """The clients' methods for long-running operations, and the requests they send."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -145,7 +145,7 @@ class AsyncOperationMethods(AsyncConnection):
         """
         return await self.send(submit_request(request, self.run, idempotency_key))
 
-    async def operations(self) -> AsyncIterator[Operation]:
+    async def operations(self) -> AsyncGenerator[Operation, None]:
         """Iterate over the operations, newest first, fetching a page at a time."""
         after: str | None = None
         while True:
@@ -168,7 +168,7 @@ class AsyncOperationMethods(AsyncConnection):
         """Resume an operation that failed or was cancelled."""
         return await self.send(operation_request(operation_id, "POST", "/retry"))
 
-    async def operation_results(self, operation_id: str, after: int = 0) -> AsyncIterator[dict[str, JsonValue]]:
+    async def operation_results(self, operation_id: str, after: int = 0) -> AsyncGenerator[dict[str, JsonValue], None]:
         """Iterate over the results available so far, in the order in which they were produced."""
         while True:
             page = await self.send(results_request(operation_id, after))
@@ -178,7 +178,7 @@ class AsyncOperationMethods(AsyncConnection):
                 return
             after = int(page.next_cursor)
 
-    async def follow(self, operation_id: str, after: int = 0) -> AsyncIterator[Operation]:
+    async def follow(self, operation_id: str, after: int = 0) -> AsyncGenerator[Operation, None]:
         """Yield the operation after each change until it has ended. Broken connections are reopened.
 
         Args:
@@ -199,7 +199,7 @@ class AsyncOperationMethods(AsyncConnection):
                 wait = retry_state.wait_after(make_retryable(error))
                 if wait is None:
                     raise
-                await self.settings.sleep(wait)
+                await self._sleep(wait)
 
     async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
         """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""

@@ -1,7 +1,7 @@
 """The clients' methods for projects, their keys and their audit logs, and the requests they send."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -124,7 +124,7 @@ class AsyncProjectMethods(AsyncConnection):
         """Fetch the limits and usage of the key's project."""
         return await self.send(state_request())
 
-    async def projects(self) -> AsyncIterator[Project]:
+    async def projects(self) -> AsyncGenerator[Project, None]:
         """Iterate over all projects, by name, fetching a page at a time."""
         after: str | None = None
         while True:
@@ -156,7 +156,7 @@ class AsyncProjectMethods(AsyncConnection):
         """Replace all limits of a project; what is left out is not limited any more."""
         return await self.send(limits_request(project_id, limits))
 
-    async def api_keys(self, project: str | None = None) -> AsyncIterator[ApiKey]:
+    async def api_keys(self, project: str | None = None) -> AsyncGenerator[ApiKey, None]:
         """Iterate over the keys of a project, by default the key's own, oldest first, revoked ones included."""
         after: str | None = None
         while True:
@@ -192,7 +192,9 @@ class AsyncProjectMethods(AsyncConnection):
         """Revoke a key for good, by its id."""
         return await self.send(revoke_key_request(key_id, project))
 
-    async def audit_log(self, subject: str | None = None, *, project: str | None = None) -> AsyncIterator[AuditEntry]:
+    async def audit_log(
+        self, subject: str | None = None, *, project: str | None = None
+    ) -> AsyncGenerator[AuditEntry, None]:
         """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
         after: str | None = None
         while True:

@@ -1,6 +1,6 @@
 """The clients' methods for rubrics, and the requests they send, validated against the wire contract."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -200,7 +200,7 @@ class AsyncRubricMethods(AsyncConnection):
 
     async def rubrics(
         self, prefix: str = "", *, tag: str | None = None, text: str = ""
-    ) -> AsyncIterator[RubricSummary]:
+    ) -> AsyncGenerator[RubricSummary, None]:
         """Iterate over rubrics sorted by name, fetching a page at a time.
 
         Args:
@@ -217,7 +217,7 @@ class AsyncRubricMethods(AsyncConnection):
                 return
             after = page.next_cursor
 
-    async def rubric_history(self, name: str) -> AsyncIterator[VersionSummary]:
+    async def rubric_history(self, name: str) -> AsyncGenerator[VersionSummary, None]:
         """Iterate over the versions of a rubric, newest first, without their criteria."""
         after: str | None = None
         while True:
