@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from judge_server.generation.generator import Generator
 from judge_server.generation.results import RunFolder
-from judge_server.generation.writer import Generator, Writer
+from judge_server.generation.writer import Writer
 from judge_server.operations.generation_run import GenerationRun, GenerationSettings
 from judge_server.ports import OperationProgress, RubricSource
 from judge_server.rubrics import PROJECT_ID

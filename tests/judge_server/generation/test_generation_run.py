@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.results import FolderInUse, RunFolder, read_failures, read_records, split_of
-from judge_server.generation.writer import GeneratedRubric, Writer
+from judge_server.generation.writer import Writer
 from judge_server.operations.runner import MAX_CONSECUTIVE_FAILURES
 from judge_server.ports import CallFailure, OperationProgress
 from judge_server.rubrics import PROJECT_ID

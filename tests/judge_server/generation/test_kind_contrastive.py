@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import ContrastiveGenerator
 from judge_server.generation.kinds.contrastive import ContrastiveParameters, ContrastiveRow
-from judge_server.generation.writer import GeneratedRubric
 from judge_server.ports import Reply, TextOutput
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, discarded, writer
 from trainer_client.wire.criteria import MathVerification

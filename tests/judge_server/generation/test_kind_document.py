@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import GeneratedRubric, source_digest
 from judge_server.generation.kinds import DocumentGenerator
 from judge_server.generation.kinds.document import MAX_DOCUMENT_BYTES, DocumentParameters, DocumentRow
-from judge_server.generation.writer import GeneratedRubric, source_digest
 from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
 
 TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."
@@ -71,7 +71,7 @@ async def test_a_second_pass_replaces_the_cues_of_each_criterion() -> None:
 async def test_several_questions_of_a_document_are_about_different_ideas() -> None:
     generator = DocumentGenerator(DocumentParameters(questions=3, validity=False))
     rows = generator.inputs_of(DocumentRow(text=TEXT, name="heaps"))
-    assert [generator.name_of(row) for row in rows] == ["heaps/1", "heaps/2", "heaps/3"]
+    assert [row.rubric_name for row in rows] == ["heaps/1", "heaps/2", "heaps/3"]
     assert len({row.canonical for row in rows}) == 3
     asked = []
     for row in rows:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import AnsweredRow, GeneratedRubric
 from judge_server.generation.kinds import GateGenerator
-from judge_server.generation.kinds.dro import GateParameters, GateRow
-from judge_server.generation.writer import GeneratedRubric
+from judge_server.generation.kinds.dro import GateParameters
 from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, discarded, writer
 
-ROW = GateRow(question="How many meters does James run?", reference_answer=ANSWER)
+ROW = AnsweredRow(question="How many meters does James run?", reference_answer=ANSWER)
 QUESTIONS = [
     "Does the response count 9 sprints?",
     "Does the response name a unit?",

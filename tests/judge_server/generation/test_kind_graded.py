@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import AnsweredRow, GeneratedRubric, RubricLookup
 from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
-from judge_server.generation.kinds.dro import GradedParameters, GradedRow
+from judge_server.generation.kinds.dro import GradedParameters
 from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
-from judge_server.generation.writer import GeneratedRubric, RubricLookup
 from judge_server.ports import LabelChoice
 from rubric_store import RubricStore
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
@@ -25,7 +25,7 @@ OLD = (
 
 async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
     """The rubric generated from the input."""
-    row = GradedRow(question=QUESTION, reference_answer=ANSWER)
+    row = AnsweredRow(question=QUESTION, reference_answer=ANSWER)
     generator = GradedGenerator(GradedParameters.model_validate({"validity": False} | parameters))
     return await generator.make(row, await writer(told))
 
@@ -171,6 +171,5 @@ async def test_each_new_criterion_is_checked(find: RubricLookup, item: dict[str,
 
 
 def test_the_rubric_keeps_its_name_whatever_version_was_requested() -> None:
-    generator = EvolvingGenerator(EvolvingParameters())
     rows = [EvolvingRow(question="q", rubric=r, responses=("a", "b")) for r in ("t/x", "t/x@3", "sha256:" + "0" * 64)]
-    assert [generator.name_of(row) for row in rows] == ["t/x", "t/x", None]
+    assert [row.rubric_name for row in rows] == ["t/x", "t/x", None]

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.inputs import make_record, run_input
 from judge_server.generation.kinds import ReferenceGenerator
 from judge_server.generation.kinds.reference import ReferenceParameters, ReferenceRow
 from judge_server.generation.validity import published_warnings
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, WriterFailed
+from judge_server.generation.writer import RubricDiscarded, WriterFailed
 from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
 

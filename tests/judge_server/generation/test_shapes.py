@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from judge_server.generation.kinds.base import (
+from judge_server.generation.generator import (
     Phrase,
     Sentence,
+    bounded,
     enum_schema,
     integer_schema,
     list_schema,
     restore_backslashes,
-    with_criteria,
 )
 from judge_server.generation.writer import schema_of
 
@@ -66,7 +66,7 @@ def test_white_space_is_unchanged(text: str) -> None:
 
 
 def test_bounds_are_sent_to_engines_but_not_enforced_when_reading() -> None:
-    schema = json.loads(schema_of(with_criteria(ItemList, 2, 3)))["properties"]["criteria"]
+    schema = json.loads(schema_of(bounded(ItemList, criteria=(2, 3))))["properties"]["criteria"]
     assert (schema["minItems"], schema["maxItems"]) == (2, 3)
     assert schema["items"]["properties"]["weight"] == {"type": "integer", "minimum": 1, "maximum": 5}
     assert schema["items"]["properties"]["sign"] == {"type": "string", "enum": ["plus", "minus"]}

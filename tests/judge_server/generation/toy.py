@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.generation.writer import GeneratedRubric, Generator, InputRow, Parameters, RubricDiscarded, Writer
+from judge_server.generation.generator import GeneratedRubric, Generator, InputRow, Parameters
+from judge_server.generation.writer import RubricDiscarded, Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply, TextOutput
 from trainer_client.wire import Criterion, RubricContent
 
@@ -17,6 +18,10 @@ from trainer_client.wire import Criterion, RubricContent
 class ToyRow(InputRow):
     question: Annotated[str, StringConstraints(min_length=1)]
     document: str = ""
+
+    @property
+    def source(self) -> str:
+        return self.document or self.question
 
 
 class ToyParameters(Parameters):
@@ -41,13 +46,6 @@ class ToyGenerator(Generator[ToyRow, ToyParameters]):
     Input = ToyRow
     Parameters = ToyParameters
     steps = ("answer", "criteria")
-
-    @property
-    def template_digest(self) -> str:
-        return "sha256:" + "0" * 64
-
-    def source_of(self, row: ToyRow) -> str:
-        return row.document or row.question
 
     async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         answer = await writer.write_text(f"Answer: {row.question}", max_tokens=64)

@@ -10,8 +10,9 @@ from adjudge_services import wiring
 from adjudge_services.settings import Settings
 from judge_server.engines import engine_from_url
 from judge_server.engines.scripted import ScriptedEngine
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import GENERATORS
-from judge_server.generation.writer import GeneratedRubric, Writer
+from judge_server.generation.writer import Writer
 from judge_server.operations.handlers import GenerateHandler
 from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.ports import Batch, Call, Reply
@@ -205,13 +206,19 @@ async def test_a_chunk_that_runs_twice_publishes_once(start: Start, monkeypatch:
     await store.close()
 
 
+class SharedRow(ToyRow):
+    """A row whose rubric is a version of `shared`."""
+
+    @property
+    def rubric_name(self) -> str | None:
+        return "shared"
+
+
 class RevisingGenerator(ToyGenerator):
     """Adds criteria to the rubric `shared`, as a new version."""
 
+    Input = SharedRow
     revises = True
-
-    def name_of(self, row: ToyRow) -> str | None:
-        return "shared"
 
     async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         assert self.find is not None

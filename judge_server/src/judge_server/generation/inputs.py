@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from judge_server.generation.generator import Generator, InputRow, source_digest
 from judge_server.generation.results import Split, split_of
-from judge_server.generation.writer import Generator, InputRow, RubricDiscarded, Writer, source_digest
+from judge_server.generation.writer import RubricDiscarded, Writer
 from judge_server.ports import EngineIdentity
 from trainer_client.wire.problems import field_errors
 
@@ -103,9 +104,9 @@ class Inputs:
 def run_input(generator: Generator[Any, Any], identity: EngineIdentity, row: InputRow, *, line: int = 1) -> RunInput:
     """Return the input that a row is for a generator and a model; the row's files must be loaded."""
     content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
-    source = source_digest(generator.source_of(row))
+    source = source_digest(row.source)
     key = hashlib.sha256(f"{_fingerprint(generator, identity)}\0{content}".encode()).hexdigest()
-    name = generator.name_of(row) or f"{generator.kind}/{content[:SHORT_DIGEST]}"
+    name = row.rubric_name or f"{generator.kind}/{content[:SHORT_DIGEST]}"
     return RunInput(line, row, key, source, split_of(source), name)
 
 

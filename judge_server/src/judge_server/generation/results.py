@@ -11,7 +11,6 @@ A run works in a folder: its database, the JSONL files written from it, and the 
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
@@ -204,31 +203,14 @@ class Distribution(AnswerModel):
     @classmethod
     def of(cls, counts: Mapping[float, int]) -> "Distribution":
         """Summarise values, given with their counts. Quartiles are values that occur, without interpolation."""
-        number = sum(counts.values())
-        if not number:
+        import numpy as np  # takes long to import
+
+        values = np.repeat(np.array(list(counts), dtype=float), list(counts.values()))
+        if not len(values):
             return cls()
-        ordered = sorted(counts)
-        mean = math.fsum(value * counts[value] for value in ordered) / number
-        variance = math.fsum(counts[value] * (value - mean) ** 2 for value in ordered) / number
-
-        def at(share: float) -> float:
-            rank, passed = max(1, math.ceil(share * number)), 0
-            for value in ordered:
-                passed += counts[value]
-                if passed >= rank:
-                    return value
-            return ordered[-1]
-
-        return cls(
-            count=number,
-            least=ordered[0],
-            lower=at(0.25),
-            median=at(0.5),
-            upper=at(0.75),
-            most=ordered[-1],
-            mean=mean,
-            deviation=math.sqrt(variance),
-        )
+        marks = np.quantile(values, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf").tolist()
+        shape = dict(zip(("least", "lower", "median", "upper", "most"), marks, strict=True))
+        return cls(count=len(values), **shape, mean=float(values.mean()), deviation=float(values.std()))
 
 
 class CorpusStatistics(AnswerModel):

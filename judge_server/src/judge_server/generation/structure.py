@@ -1,11 +1,14 @@
-"""Structural checks of generated rubrics: counts, weights, kinds, repetition, leaks, self-containment.
+"""Structural checks of generated rubrics: weights, kinds, repetition, leaks, self-containment.
 
 The checks look at texts and numbers only. Whether a criterion is any good is for a judge to decide (`validity`).
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from typing import Any
 
 from judge_server.generation.writer import RubricDiscarded
 from trainer_client.wire import Criterion
@@ -26,31 +29,6 @@ _SOURCE_MENTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class RubricRules:
-    """The rules for the rubrics of a generator.
-
-    Attributes:
-        min_criteria: minimum number of criteria.
-        max_criteria: maximum number of criteria.
-        kinds: allowed kinds of criteria.
-        lowest: minimum weight.
-        highest: maximum weight.
-        integer_weights: weights must be integers other than 0.
-        positive: at least one weight must be above 0.
-        min_total: minimum sum of the weights.
-    """
-
-    min_criteria: int
-    max_criteria: int
-    kinds: Collection[str]
-    lowest: float
-    highest: float
-    integer_weights: bool = True
-    positive: bool = True
-    min_total: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """A criterion as a model wrote it, not yet checked."""
 
@@ -59,30 +37,40 @@ class Draft:
     weight: float = 1.0
 
 
-def check_drafts(drafts: Sequence[Draft], rules: RubricRules, *, references: Iterable[str] = ()) -> None:
-    """Check drafts against the rules, for duplicates, and for leaks of the reference answers.
+def check_drafts(
+    drafts: Sequence[Draft],
+    *,
+    kinds: Collection[str] = ("point",),
+    weights: tuple[float, float],
+    references: Iterable[str] = (),
+    integer_weights: bool = True,
+    positive: bool = True,
+) -> None:
+    """Check drafts for their kinds and weights, for duplicates, and for leaks of the reference answers.
+
+    Args:
+        drafts: the drafts.
+        kinds: the allowed kinds of criteria.
+        weights: the lowest and the highest weight.
+        references: the reference answers.
+        integer_weights: whether weights must be integers other than 0.
+        positive: whether at least one weight must be above 0.
 
     Raises:
-        RubricDiscarded: `too_few`, `too_many`, `unknown_kind`, `empty_criterion`, `bad_weight`, `duplicate_criteria`
-            or `leaks_reference`, checked in this order.
+        RubricDiscarded: `unknown_kind`, `empty_criterion`, `bad_weight`, `duplicate_criteria` or `leaks_reference`,
+            checked in this order.
     """
-    _check_count(len(drafts), rules)
     for number, draft in enumerate(drafts, 1):
-        if draft.kind not in rules.kinds:
-            known = ", ".join(rules.kinds)
+        if draft.kind not in kinds:
+            known = ", ".join(kinds)
             raise RubricDiscarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; use one of {known}")
         if len(words(draft.description)) < 2:
             raise RubricDiscarded(
                 "empty_criterion", f"criterion {number} says {draft.description!r}, which checks nothing"
             )
-        _check_weight(number, draft.weight, rules)
-    if rules.positive and not any(draft.weight > 0 for draft in drafts):
+        _check_weight(number, draft.weight, weights, integer=integer_weights)
+    if positive and not any(draft.weight > 0 for draft in drafts):
         raise RubricDiscarded("bad_weight", "no criterion has a weight above 0")
-    total = sum(draft.weight for draft in drafts)
-    if rules.min_total > 0 and total < rules.min_total:
-        raise RubricDiscarded(
-            "bad_weight", f"the weights add up to {total:g}; at least {rules.min_total:g} is required"
-        )
     check_distinct([draft.description for draft in drafts])
     check_leaks([draft.description for draft in drafts], references)
 
@@ -132,30 +120,31 @@ def words(text: str) -> list[str]:
     return [word for part in text.casefold().split() if (word := part.strip(_EDGE_PUNCTUATION))]
 
 
-def criteria_from_drafts(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
-    """Turn checked drafts into criteria with ids by kind: `factual-1`, `process-1`, `factual-2`, …"""
-    seen: dict[str, int] = {}
+def criteria_from_drafts(
+    drafts: Iterable[Draft], prefix: Callable[[Draft], str] = attrgetter("kind"), **fields: Any
+) -> tuple[Criterion, ...]:
+    """Turn checked drafts into criteria with ids by kind: `factual-1`, `process-1`, `factual-2`, …
+
+    Args:
+        drafts: the drafts.
+        prefix: gives what the ids count by, if not by kind.
+        fields: further fields of every criterion.
+    """
+    seen: Counter[str] = Counter()
     criteria = []
     for draft in drafts:
-        seen[draft.kind] = seen.get(draft.kind, 0) + 1
-        fields = {"kind": draft.kind, "description": draft.description, "weight": draft.weight}
-        criteria.append(Criterion.model_validate({"id": f"{draft.kind}-{seen[draft.kind]}", **fields}))
+        name = prefix(draft)
+        seen[name] += 1
+        criteria.append(Criterion.model_validate({"id": f"{name}-{seen[name]}", **asdict(draft), **fields}))
     return tuple(criteria)
 
 
-def _check_count(count: int, rules: RubricRules) -> None:
-    if count < rules.min_criteria:
-        raise RubricDiscarded("too_few", f"there are {count} criteria; at least {rules.min_criteria} are required")
-    if count > rules.max_criteria:
-        raise RubricDiscarded("too_many", f"there are {count} criteria; the limit is {rules.max_criteria}")
-
-
-def _check_weight(number: int, weight: float, rules: RubricRules) -> None:
-    within = rules.lowest <= weight <= rules.highest
-    if not within or (rules.integer_weights and (weight != int(weight) or weight == 0)):
-        what = "an integer" if rules.integer_weights else "a number"
-        nonzero = " other than 0" if rules.integer_weights and rules.lowest < 0 else ""
+def _check_weight(number: int, weight: float, allowed: tuple[float, float], *, integer: bool) -> None:
+    lowest, highest = allowed
+    if not lowest <= weight <= highest or (integer and (weight != int(weight) or weight == 0)):
+        what = "an integer" if integer else "a number"
+        nonzero = " other than 0" if integer and lowest < 0 else ""
         raise RubricDiscarded(
             "bad_weight",
-            f"criterion {number} has weight {weight:g}; use {what} from {rules.lowest:g} to {rules.highest:g}{nonzero}",
+            f"criterion {number} has weight {weight:g}; use {what} from {lowest:g} to {highest:g}{nonzero}",
         )

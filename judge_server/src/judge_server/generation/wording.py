@@ -9,11 +9,11 @@ markers derived from a hash of the text, so that no text can contain its own mar
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError, TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
@@ -42,10 +42,6 @@ class GeneratorTemplates:
         self.names = tuple(sorted(set(names)))
         self.overrides = overrides
 
-    def with_overrides(self, overrides: Mapping[str, str]) -> Self:
-        """Return the same templates with these overrides."""
-        return type(self)(*self.names, overrides=overrides)
-
     @property
     def digest(self) -> str:
         """`sha256:…` of all the templates and their names."""
@@ -63,13 +59,9 @@ class GeneratorTemplates:
         if name not in self.names:
             raise KeyError(name)
         try:
-            return self._rendering_environment.get_template(f"{name}.j2").render(**values)
+            return _environment(tuple(sorted(self.overrides.items()))).get_template(f"{name}.j2").render(**values)
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidTemplate(f"the template {name}.j2 cannot be rendered: {error}; correct it") from error
-
-    @cached_property
-    def _rendering_environment(self) -> Environment:
-        return _environment_of({**default_templates(), **self.overrides}) if self.overrides else _environment()
 
 
 def read_templates(folder: Path) -> dict[str, str]:
@@ -124,14 +116,10 @@ def default_templates() -> Mapping[str, str]:
     return {file.name: file.read_text(encoding="utf-8") for file in sorted(templates, key=lambda file: file.name)}
 
 
-@cache
-def _environment() -> Environment:
-    return _environment_of(default_templates())
-
-
-def _environment_of(templates: Mapping[str, str]) -> Environment:
+@lru_cache(maxsize=8)
+def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
     environment = ImmutableSandboxedEnvironment(
-        loader=DictLoader(templates),
+        loader=DictLoader({**default_templates(), **dict(overrides)}),
         undefined=StrictUndefined,
         autoescape=False,  # plain text for a model: HTML escaping would corrupt it
         trim_blocks=True,

@@ -17,11 +17,12 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from judge_server.generation.generator import Generator
 from judge_server.generation.inputs import BadLine, Inputs, RunInput
 from judge_server.generation.kinds import generator_of
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
-from judge_server.generation.writer import Generator, Writer, WriterUsage
+from judge_server.generation.writer import Writer, WriterUsage
 from judge_server.operations import service
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler

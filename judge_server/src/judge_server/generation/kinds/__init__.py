@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from judge_server.generation.generator import Generator, RubricLookup
 from judge_server.generation.kinds.contrastive import ContrastiveGenerator
 from judge_server.generation.kinds.document import DocumentGenerator
 from judge_server.generation.kinds.dro import GateGenerator, GradedGenerator
 from judge_server.generation.kinds.evolving import EvolvingGenerator
 from judge_server.generation.kinds.points import PointsGenerator
 from judge_server.generation.kinds.reference import ReferenceGenerator
-from judge_server.generation.writer import Generator, RubricLookup
 
 __all__ = [
     "ALL_GENERATORS",

@@ -1,27 +1,23 @@
 """`contrastive` (SRaR): tagged items, distilled from the differences between right and wrong solutions."""
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Any, ClassVar
+from pydantic import BaseModel, Field, JsonValue
 
-from pydantic import BaseModel, Field, JsonValue, create_model
-
-from judge_server.generation.kinds.base import (
+from judge_server.generation.generator import (
     AGREEMENT_PROMPTS,
     Agreement,
-    AnswerComparer,
+    GeneratedRubric,
+    Generator,
     GroundTruth,
+    Parameters,
     QuestionRow,
     Responses,
     Sentence,
-    TemplateGenerator,
-    WritingParameters,
-    list_schema,
+    bounded,
 )
-from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
+from judge_server.generation.structure import Draft, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup, Writer
-from trainer_client.wire import Criterion, RubricContent
+from judge_server.generation.writer import RubricDiscarded, Writer
+from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import MathVerification
 
 KINDS = ("suggest", "pitfall", "bonus", "answer")
@@ -34,7 +30,7 @@ class ContrastiveRow(QuestionRow):
     solutions: Responses = ()
 
 
-class ContrastiveParameters(WritingParameters):
+class ContrastiveParameters(Parameters):
     """How solutions are sampled if the input has none, and how many of them the distillation prompt shows.
 
     Attributes:
@@ -67,21 +63,7 @@ class ContrastiveRubric(BaseModel):
     answer: Sentence
 
 
-@cache
-def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
-    """Derive the shape with at most this many items of each kind."""
-    fields: dict[str, Any] = {
-        "suggest": (Annotated[list[Sentence], list_schema(Sentence, 1, suggest)], ...),
-        "pitfall": (Annotated[list[Sentence], list_schema(Sentence, 0, pitfall)], ...),
-        "bonus": (Annotated[list[Sentence], list_schema(Sentence, 0, bonus)], ...),
-    }
-    derived: type[ContrastiveRubric] = create_model(
-        f"ContrastiveRubricOf{suggest}And{pitfall}And{bonus}", __base__=ContrastiveRubric, **fields
-    )
-    return derived
-
-
-class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParameters]):
+class ContrastiveGenerator(Generator[ContrastiveRow, ContrastiveParameters]):
     """Splits solutions into right and wrong by their final answers, then writes items.
 
     A rubric has suggest items, exactly one answer item, and optionally pitfall and bonus items.
@@ -91,28 +73,10 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
     summary = "suggest, pitfall, bonus and answer items from right and wrong solutions (SRaR)"
     Input = ContrastiveRow
     Parameters = ContrastiveParameters
-    steps: ClassVar[tuple[str, ...]] = ("solutions", "split", "distil", "check", "validity")
+    steps = ("solutions", "split", "distil", "check", "validity")
     prompt_templates = GeneratorTemplates(
-        "author.system", "solver.system", "contrastive.solution", "contrastive.rubric", *AGREEMENT_PROMPTS.names
+        "author.system", "solver.system", "contrastive.solution", "contrastive.rubric", *AGREEMENT_PROMPTS
     )
-
-    def __init__(
-        self,
-        parameters: ContrastiveParameters,
-        *,
-        find: RubricLookup | None = None,
-        templates: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(parameters, find=find, templates=templates)
-        self._comparer = AnswerComparer(self.prompt_templates)
-
-    def source_of(self, row: ContrastiveRow) -> str:
-        """Return the problem."""
-        return row.question
-
-    async def close(self) -> None:
-        """Stop the processes that compare answers."""
-        await self._comparer.close()
 
     async def make(self, row: ContrastiveRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`. Flags: `all_right`, `all_wrong`."""
@@ -123,23 +87,23 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
                 "no_contrast", f"none of the {len(solutions)} solutions states an answer that can be compared"
             )
         criteria = await self._distill(row, halves, writer)
-        kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
         one_sided = {"all_right": not halves["wrong"], "all_wrong": not halves["right"]}
         counts: dict[str, JsonValue] = {half: len(members) for half, members in halves.items()}
-        return GeneratedRubric(
-            content=RubricContent(criteria=criteria),
-            metadata={"question": row.question, "ground_truth": row.ground_truth, **kept},
+        return await self.finish(
+            writer,
+            criteria,
+            question=row.question,
+            correct=row.ground_truth,
+            metadata={"ground_truth": row.ground_truth},
             record={"solutions_given": bool(row.solutions), **counts, "right_solutions": list(halves["right"])},
-            flags=(*(name for name, applies in one_sided.items() if applies), *flags),
+            flags=[name for name, applies in one_sided.items() if applies],
         )
 
     async def _sample_solutions(self, row: ContrastiveRow, writer: Writer) -> list[str]:
         """Sample solutions, each with its own seed; leave out those that reach the token limit or are empty."""
         parameters = self.parameters
-        system, prompt = (
-            self.prompt_templates("solver.system"),
-            self.prompt_templates("contrastive.solution", question=row.question),
-        )
+        system = self.prompt_templates("solver.system")
+        prompt = self.prompt_templates("contrastive.solution", question=row.question)
         sampled = []
         for number in range(parameters.samples):
             try:
@@ -160,7 +124,7 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
     async def _split(self, row: ContrastiveRow, solutions: list[str], writer: Writer) -> dict[Agreement, list[str]]:
         halves: dict[Agreement, list[str]] = {"right": [], "wrong": [], "unknown": []}
         for solution in solutions:
-            agreement = await self._comparer.compare(
+            agreement = await self.answers.compare(
                 writer, solution, question=row.question, ground_truth=row.ground_truth
             )
             halves[agreement].append(solution)
@@ -182,23 +146,19 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
             wrong=wrong,
             max_criteria=min(parameters.asked, parameters.max_criteria),
         )
-        shape = _bounded(parameters.max_suggest, parameters.max_pitfall, parameters.max_bonus)
-        written = await self.write_draft(writer, shape, prompt)
-        if not written.suggest:
-            raise RubricDiscarded("too_few", "there is no suggest item; at least one is required")
-        texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
-        for kind, limit in (
-            ("suggest", parameters.max_suggest),
-            ("pitfall", parameters.max_pitfall),
-            ("bonus", parameters.max_bonus),
-        ):
-            if len(texts[kind]) > limit:
-                raise RubricDiscarded("too_many", f"there are {len(texts[kind])} {kind} items; the limit is {limit}")
-        items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
-        drafts = [Draft(_strip_tag(text), kind) for kind, text in items]
-        check_drafts(
-            drafts, RubricRules(2, parameters.max_criteria, KINDS, 1, 1), references=halves["right"] + halves["wrong"]
+        shape = bounded(
+            ContrastiveRubric,
+            suggest=(1, parameters.max_suggest),
+            pitfall=(0, parameters.max_pitfall),
+            bonus=(0, parameters.max_bonus),
         )
+        written = await self.write_draft(writer, shape, prompt)
+        texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
+        items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
+        if len(items) > parameters.max_criteria:
+            raise RubricDiscarded("too_many", f"there are {len(items)} items; the limit is {parameters.max_criteria}")
+        drafts = [Draft(_strip_tag(text), kind) for kind, text in items]
+        check_drafts(drafts, kinds=KINDS, weights=(1, 1), references=halves["right"] + halves["wrong"])
         await self._check_answer(row, drafts[-1].description, writer)
         return tuple(
             one.model_copy(update={"verification": MathVerification(method="math", expected=row.ground_truth)})
@@ -212,7 +172,7 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
             return
         statement = item.rstrip(" .")
         if (
-            await self._comparer.compare(writer, statement, question=row.question, ground_truth=row.ground_truth)
+            await self.answers.compare(writer, statement, question=row.question, ground_truth=row.ground_truth)
             != "right"
         ):
             raise RubricDiscarded(

@@ -2,24 +2,27 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from judge_server.generation.kinds.base import (
+from judge_server.generation.generator import (
+    GeneratedRubric,
+    Generator,
+    InputRow,
+    Parameters,
     Phrase,
     Sentence,
     ShortSentence,
-    TemplateGenerator,
-    WritingParameters,
+    bounded,
     integer_schema,
     list_schema,
-    with_criteria,
+    source_digest,
 )
-from judge_server.generation.structure import Draft, RubricRules, check_drafts, check_self_contained
+from judge_server.generation.structure import Draft, check_drafts, check_self_contained
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import GeneratedRubric, InputRow, RubricDiscarded, Writer, source_digest
-from trainer_client.wire import Criterion, RubricContent
+from judge_server.generation.writer import RubricDiscarded, Writer
+from trainer_client.wire import Criterion
 
 MAX_DOCUMENT_BYTES = 2**20
 """Maximum size of a document's file, in bytes."""
@@ -37,6 +40,16 @@ class DocumentRow(InputRow):
     path: str | None = None
     question_number: Annotated[int, Field(ge=1)] | None = None
 
+    @property
+    def source(self) -> str:
+        """The document's text."""
+        return self.text
+
+    @property
+    def rubric_name(self) -> str | None:
+        """The row's name, followed by the question's number if there are several."""
+        return f"{self.name}/{self.question_number}" if self.name and self.question_number else self.name
+
     def loaded(self, folder: Path | None) -> Self:
         """Return the row with the file's text. Raises `ValueError` with the reason if the file cannot be read."""
         if self.path is None or self.text:
@@ -52,7 +65,7 @@ class DocumentRow(InputRow):
             raise ValueError(f"the document {self.path!r} is not UTF-8 text") from None
 
 
-class DocumentParameters(WritingParameters):
+class DocumentParameters(Parameters):
     """How questions and rubrics are generated from a document.
 
     Attributes:
@@ -118,7 +131,7 @@ class Task(BaseModel):
     criteria: list[TaskItem]
 
 
-class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
+class DocumentGenerator(Generator[DocumentRow, DocumentParameters]):
     """Analyses a document, then writes a self-contained question and its rubric in one call.
 
     With `enrichment`, a second pass rewrites the details of each criterion.
@@ -128,22 +141,14 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
     summary = "a question and its rubric, both self-contained, from a document (Rubric-Grounded)"
     Input = DocumentRow
     Parameters = DocumentParameters
-    steps: ClassVar[tuple[str, ...]] = ("analysis", "task", "check", "enrichment", "validity")
+    steps = ("analysis", "task", "check", "enrichment", "validity")
     prompt_templates = GeneratorTemplates("author.system", "document.analysis", "document.task", "document.enrichment")
-
-    def source_of(self, row: DocumentRow) -> str:
-        """Return the document's text."""
-        return row.text
 
     def inputs_of(self, row: DocumentRow) -> Sequence[DocumentRow]:
         """Return one input per question to generate from the document."""
         if row.question_number is not None or self.parameters.questions == 1:
             return (row,)
         return [row.model_copy(update={"question_number": n}) for n in range(1, self.parameters.questions + 1)]
-
-    def name_of(self, row: DocumentRow) -> str | None:
-        """Return the row's name, followed by the question's number if there are several."""
-        return f"{row.name}/{row.question_number}" if row.name and row.question_number else row.name
 
     async def make(self, row: DocumentRow, writer: Writer) -> GeneratedRubric:
         """Make one question and its rubric; see `Generator.make`. Flag: `passage_cut`, if only a part was read."""
@@ -154,20 +159,22 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
         analysis = await self._analyse(passage, writer)
         task = await self._task(passage, analysis, row.question_number, writer)
         criteria = [await self._criterion(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
-        kept, flags = await self.validity(writer, criteria, question=task.question, correct=None)
-        content = RubricContent(criteria=tuple(criteria))
         details: dict[str, JsonValue] = {
             "question": task.question,
             "question_rationale": task.rationale,
             "document_analysis": analysis.model_dump(mode="json"),
             "doc_hash": source_digest(row.text),
         }
-        return GeneratedRubric(
-            content=content,
-            metadata={**details, **kept},
-            record={**details, "passage": passage, "criteria": content.model_dump(mode="json")["criteria"]},
-            flags=(*(["passage_cut"] if len(passage) < len(row.text.rstrip()) else []), *flags),
+        made = await self.finish(
+            writer,
+            criteria,
+            question=task.question,
+            metadata=details,
+            record={**details, "passage": passage},
+            flags=["passage_cut"] if len(passage) < len(row.text.rstrip()) else [],
         )
+        made.record["criteria"] = made.content.model_dump(mode="json")["criteria"]
+        return made
 
     async def _analyse(self, passage: str, writer: Writer) -> Analysis:
         prompt = self.prompt_templates("document.analysis", passage=passage)
@@ -186,25 +193,16 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
             min_criteria=parameters.min_criteria,
             max_criteria=parameters.max_criteria,
         )
-        shape = with_criteria(Task, parameters.min_criteria, parameters.max_criteria)
+        shape = bounded(Task, criteria=(parameters.min_criteria, parameters.max_criteria))
         task = await self.write_draft(writer, shape, prompt, seed=parameters.seed + (number or 1) - 1)
         if not task.question.strip():
             raise RubricDiscarded("wrong_shape", "the question is empty")
         check_self_contained("the question", task.question)
         drafts = [Draft(item.description, weight=item.weight) for item in task.criteria]
-        least = parameters.min_total_weight
-        check_drafts(
-            drafts,
-            RubricRules(
-                parameters.min_criteria,
-                parameters.max_criteria,
-                ("point",),
-                0,
-                MAX_CRITERION_WEIGHT,
-                integer_weights=False,
-                min_total=least,
-            ),
-        )
+        check_drafts(drafts, weights=(0, MAX_CRITERION_WEIGHT), integer_weights=False)
+        total, least = sum(draft.weight for draft in drafts), parameters.min_total_weight
+        if total < least:
+            raise RubricDiscarded("bad_weight", f"the weights add up to {total:g}; at least {least:g} is required")
         for at, item in enumerate(task.criteria, 1):
             if not item.name.strip():
                 raise RubricDiscarded("wrong_shape", f"criterion {at} has no name")

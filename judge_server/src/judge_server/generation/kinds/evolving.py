@@ -2,23 +2,24 @@
 
 import hashlib
 import re
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from judge_server.generation.kinds.base import (
+from judge_server.generation.generator import (
+    GeneratedRubric,
+    Generator,
+    Parameters,
     QuestionRow,
     Responses,
     Sentence,
-    TemplateGenerator,
-    WritingParameters,
     enum_schema,
-    with_criteria,
 )
-from judge_server.generation.structure import Draft, RubricRules, check_drafts, words
+from judge_server.generation.structure import Draft, check_drafts, words
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, Writer
-from trainer_client.wire import Criterion, RubricContent
+from judge_server.generation.writer import RubricDiscarded, Writer
+from trainer_client.wire import Criterion
 from trainer_client.wire.rubrics import parse_reference
 
 
@@ -43,8 +44,13 @@ class EvolvingRow(QuestionRow):
     rubric: Annotated[str, AfterValidator(_is_reference)]
     responses: Responses = Field(min_length=2)
 
+    @property
+    def rubric_name(self) -> str | None:
+        """The rubric's name, or None for a reference without a name."""
+        return parse_reference(self.rubric).name
 
-class EvolvingParameters(WritingParameters):
+
+class EvolvingParameters(Parameters):
     """How much a rubric may change at a time.
 
     Attributes:
@@ -82,24 +88,16 @@ class EvolvingRubric(BaseModel):
     criteria: list[EvolvingItem]
 
 
-class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
+class EvolvingGenerator(Generator[EvolvingRow, EvolvingParameters]):
     """Writes criteria from the responses, drops those that grade all responses alike, and appends the others."""
 
     kind = "evolving"
     summary = "new criteria that tell current responses apart, as a new version of the query's rubric (RLER)"
     Input = EvolvingRow
     Parameters = EvolvingParameters
-    steps: ClassVar[tuple[str, ...]] = ("rubric", "check", "grades", "validity")
+    steps = ("rubric", "check", "grades", "validity")
     revises = True
     prompt_templates = GeneratorTemplates("author.system", "checker.system", "evolving.rubric", "evolving.grade")
-
-    def source_of(self, row: EvolvingRow) -> str:
-        """Return the query."""
-        return row.question
-
-    def name_of(self, row: EvolvingRow) -> str | None:
-        """Return the rubric's name, or None for a reference without a name."""
-        return parse_reference(row.rubric).name
 
     async def make(self, row: EvolvingRow, writer: Writer) -> GeneratedRubric:
         """Make the next version; see `Generator.make`. Flag: `new_rubric`."""
@@ -115,39 +113,34 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
         if not discriminating:
             raise RubricDiscarded("no_contrast", f"each of the {len(drafts)} new criteria grades all responses alike")
         criteria = self._merge_criteria(known, discriminating)
-        kept, flags = await self.validity(writer, criteria[-len(discriminating) :], question=row.question, correct=None)
         table: list[JsonValue] = [{"criterion": draft.description, "grades": [*grades[draft]]} for draft in drafts]
-        return GeneratedRubric(
-            content=RubricContent(criteria=criteria),
-            metadata={**(parent.metadata if parent is not None else {}), "question": row.question, **kept},
+        made = await self.finish(
+            writer,
+            criteria,
+            question=row.question,
+            judged=criteria[-len(discriminating) :],
+            metadata=parent.metadata if parent is not None else {},
             record={"responses": len(responses), "grades": table},
-            flags=(*(["new_rubric"] if parent is None else []), *flags),
-            name=parent.name if parent is not None else None,
-            parent_reference=parent.reference if parent is not None else None,
+            flags=["new_rubric"] if parent is None else [],
         )
+        return made if parent is None else replace(made, name=parent.name, parent_reference=parent.reference)
 
     async def _write_drafts(
         self, row: EvolvingRow, responses: list[str], known: tuple[Criterion, ...], writer: Writer
     ) -> list[Draft]:
         """Write new criteria and drop those that repeat one of the rubric's."""
         parameters = self.parameters
-        prompt = self.prompt_templates(
+        written = await self.write_criteria(
+            writer,
+            EvolvingRubric,
             "evolving.rubric",
+            (parameters.min_criteria, parameters.max_criteria),
             question=row.question,
             responses=responses,
             known=[one.description for one in known] if parameters.show_known else [],
-            min_criteria=parameters.min_criteria,
-            max_criteria=parameters.max_criteria,
-        )
-        written = await self.write_draft(
-            writer, with_criteria(EvolvingRubric, parameters.min_criteria, parameters.max_criteria), prompt
         )
         drafts = [_draft(number, item) for number, item in enumerate(written.criteria, 1)]
-        check_drafts(
-            drafts,
-            RubricRules(parameters.min_criteria, parameters.max_criteria, ("point",), -1, 1, positive=not known),
-            references=responses,
-        )
+        check_drafts(drafts, weights=(-1, 1), references=responses, positive=not known)
         known_texts = {tuple(words(one.description)) for one in known}
         new = [draft for draft in drafts if tuple(words(draft.description)) not in known_texts]
         if not new:

@@ -1,29 +1,27 @@
 """`reference` (RGR-GRPO): factual and process criteria from a reference answer that agrees with the ground truth."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.kinds.base import (
+from judge_server.generation.generator import (
     AGREEMENT_PROMPTS,
     ANSWER_PROMPTS,
-    AnswerComparer,
+    GeneratedRubric,
+    Generator,
     GroundTruth,
+    Parameters,
     QuestionRow,
     ReferenceAnswer,
     Sentence,
-    TemplateGenerator,
-    WritingParameters,
     enum_schema,
     integer_schema,
-    with_criteria,
-    write_answer,
 )
-from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
+from judge_server.generation.structure import Draft, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup, Writer
-from trainer_client.wire import Criterion, RubricContent
+from judge_server.generation.writer import RubricDiscarded, Writer
+from trainer_client.wire import Criterion
 
 
 class ReferenceRow(QuestionRow):
@@ -33,7 +31,7 @@ class ReferenceRow(QuestionRow):
     reference_answer: ReferenceAnswer = None
 
 
-class ReferenceParameters(WritingParameters):
+class ReferenceParameters(Parameters):
     """Bounds of a rubric.
 
     Attributes:
@@ -60,66 +58,38 @@ class ReferenceRubric(BaseModel):
     criteria: list[ReferenceItem]
 
 
-class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
+class ReferenceGenerator(Generator[ReferenceRow, ReferenceParameters]):
     """Verifies a reference answer, then writes factual and process criteria with weights from 1 to 5."""
 
     kind = "reference"
     summary = "factual and process criteria from a reference answer that is verified against the ground truth (RGR)"
     Input = ReferenceRow
     Parameters = ReferenceParameters
-    steps: ClassVar[tuple[str, ...]] = ("answer", "verify", "rubric", "check", "validity")
-    prompt_templates = GeneratorTemplates(
-        "author.system", "reference.rubric", *ANSWER_PROMPTS.names, *AGREEMENT_PROMPTS.names
-    )
-
-    def __init__(
-        self,
-        parameters: ReferenceParameters,
-        *,
-        find: RubricLookup | None = None,
-        templates: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(parameters, find=find, templates=templates)
-        self._comparer = AnswerComparer(self.prompt_templates)
-
-    def source_of(self, row: ReferenceRow) -> str:
-        """Return the question."""
-        return row.question
-
-    async def close(self) -> None:
-        """Stop the processes that compare answers."""
-        await self._comparer.close()
+    steps = ("answer", "verify", "rubric", "check", "validity")
+    prompt_templates = GeneratorTemplates("author.system", "reference.rubric", *ANSWER_PROMPTS, *AGREEMENT_PROMPTS)
 
     async def make(self, row: ReferenceRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`. Flag: `result_not_named`, if no factual criterion names the result."""
         reference = await self._verified_reference(row, writer)
         criteria = await self._criteria(row, reference, writer)
-        kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
-        return GeneratedRubric(
-            content=RubricContent(criteria=criteria),
-            metadata={"question": row.question, "ground_truth": row.ground_truth, **kept},
+        return await self.finish(
+            writer,
+            criteria,
+            question=row.question,
+            correct=row.ground_truth,
+            metadata={"ground_truth": row.ground_truth},
             record={"reference_answer": reference, "reference_answer_given": row.reference_answer is not None},
-            flags=(*([] if _names_result(criteria, row.ground_truth) else ["result_not_named"]), *flags),
+            flags=[] if _names_result(criteria, row.ground_truth) else ["result_not_named"],
         )
 
     async def _verified_reference(self, row: ReferenceRow, writer: Writer) -> str:
-        parameters = self.parameters
-        reference = row.reference_answer or await write_answer(
-            writer,
-            row.question,
-            prompt_templates=self.prompt_templates,
-            max_tokens=parameters.answer_tokens,
-            temperature=0.0,
-            seed=parameters.seed,
-        )
-        if len(reference) > parameters.reference_characters:
+        reference = row.reference_answer or await self.write_answer(writer, row.question)
+        limit = self.parameters.reference_characters
+        if len(reference) > limit:
             raise RubricDiscarded(
-                "too_long",
-                f"the reference answer has {len(reference)} characters; the limit is {parameters.reference_characters}",
+                "too_long", f"the reference answer has {len(reference)} characters; the limit is {limit}"
             )
-        agreement = await self._comparer.compare(
-            writer, reference, question=row.question, ground_truth=row.ground_truth
-        )
+        agreement = await self.answers.compare(writer, reference, question=row.question, ground_truth=row.ground_truth)
         if agreement != "right":
             fault = "is not right" if agreement == "wrong" else "states no final answer that can be compared"
             raise RubricDiscarded(
@@ -128,27 +98,20 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
         return reference
 
     async def _criteria(self, row: ReferenceRow, reference: str, writer: Writer) -> tuple[Criterion, ...]:
-        parameters = self.parameters
-        prompt = self.prompt_templates(
+        written = await self.write_criteria(
+            writer,
+            ReferenceRubric,
             "reference.rubric",
+            (self.parameters.min_criteria, self.parameters.max_criteria),
             question=row.question,
             reference_answer=reference,
             ground_truth=row.ground_truth,
-            min_criteria=parameters.min_criteria,
-            max_criteria=parameters.max_criteria,
-        )
-        written = await self.write_draft(
-            writer, with_criteria(ReferenceRubric, parameters.min_criteria, parameters.max_criteria), prompt
         )
         drafts = [
             Draft(_without_prefix(item.description), item.kind.strip().casefold(), item.weight)
             for item in written.criteria
         ]
-        check_drafts(
-            drafts,
-            RubricRules(parameters.min_criteria, parameters.max_criteria, ("factual", "process"), 1, 5),
-            references=[reference],
-        )
+        check_drafts(drafts, kinds=("factual", "process"), weights=(1, 5), references=[reference])
         return criteria_from_drafts(drafts)
 
 

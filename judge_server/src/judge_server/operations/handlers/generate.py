@@ -19,11 +19,12 @@ from typing import Any
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.errors import EngineStartError
+from judge_server.generation.generator import Generator, InputRow
 from judge_server.generation.inputs import make_record, run_input
 from judge_server.generation.kinds import check_parameters, generator_of
 from judge_server.generation.results import split_of
 from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_version, kind_of
-from judge_server.generation.writer import Generator, InputRow, RubricDiscarded, Writer, WriterFailed, WriterUsage
+from judge_server.generation.writer import RubricDiscarded, Writer, WriterFailed, WriterUsage
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     InvalidOperationError,
@@ -91,7 +92,7 @@ class IdempotentPublisher:
         Call this before the model is called: otherwise a second attempt would revise that version. The record has no
         `key`, which would name the model, and reports no calls.
         """
-        name = self._generator.name_of(row)
+        name = row.rubric_name
         if name is None or not self._generator.revises:
             return None
         version = await self._find_published({"name": prefix + name})
@@ -335,7 +336,7 @@ def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[
         except ValueError as error:
             raise InvalidOperationError(f"inputs.{index}: {error}") from None
         for chunk_row in generator.inputs_of(row):
-            name = generator.name_of(chunk_row)
+            name = chunk_row.rubric_name
             if (before := contents.setdefault(chunk_row.canonical, index)) != index:
                 raise InvalidOperationError(
                     f"inputs.{index}: its content is the same as that of inputs.{before}; remove one of them"
