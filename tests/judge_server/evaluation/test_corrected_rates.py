@@ -14,6 +14,7 @@ from judge_server.evaluation.corrected_rates import (
     effective_size,
     measure_error,
 )
+from judge_server.evaluation.metrics import as_json
 
 RATES = st.floats(0, 1)
 SIZES = st.integers(1, 5000)
@@ -126,11 +127,11 @@ def test_the_error_of_a_judge_is_counted_by_label(verdicts: list[tuple[int, bool
     right = [verdict for label, verdict in zip(labels, passed, strict=True) if label]
     assert found.sensitivity.value == pytest.approx(sum(right) / len(right))
     assert 0 < found.specificity.effective_labels <= found.specificity.labels
-    assert JudgeError.from_json(found.as_json()) == found
+    assert JudgeError.from_json(as_json(found)) == found
 
 
 @pytest.mark.parametrize(
-    "figures", [{}, {"sensitivity": {"value": 0.9, "n": 20}}, {"sensitivity": None}, error(0.9, 0.9, 0).as_json()]
+    "figures", [{}, {"sensitivity": {"value": 0.9, "n": 20}}, {"sensitivity": None}, as_json(error(0.9, 0.9, 0))]
 )
 def test_rates_without_their_counts_are_refused(figures: dict[str, object]) -> None:
     with pytest.raises(UncorrectableError, match="sensitivity"):

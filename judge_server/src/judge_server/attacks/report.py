@@ -113,17 +113,8 @@ class DefenceResult:
             "problem": self.problem or None,
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "kinds": [
-                {
-                    name: as_json({name: value})[name] if isinstance(value, Estimate) else value
-                    for name, value in one._asdict().items()
-                }
-                for one in self.kinds
-            ],
-            "honest": {
-                **as_json({"accepted": self.honest, "flagged": self.honest_flagged}),
-                "n": self.honest_n,
-            },
+            "kinds": as_json(self.kinds),
+            "honest": as_json({"accepted": self.honest, "flagged": self.honest_flagged, "n": self.honest_n}),
             "refused": self.refused,
         }
 
@@ -227,42 +218,37 @@ def measure_attacks(plan: AttackPlan, name: str, answered: Sequence[Judgement] |
         known.model,
         known.fingerprint,
         tuple([_figures(part, own, bootstrap) for part, own in parts if own]),
-        met.mean([row for row, _ in accepted], [yes for _, yes in accepted]),
+        met.means(accepted, 1)[0],
         len(accepted),
-        met.mean([row for row, _ in flags], [flag for _, flag in flags]),
+        met.means(flags, 1)[0],
         sum(bool(one.problem) for one in answered),
     )
 
 
 def _figures(kind: str, pairs: Sequence[tuple[Attack, Judgement, Judgement]], bootstrap: RowBootstrap) -> KindFigures:
-    rows: list[str] = []
-    first: list[float] = []
-    second: list[float] = []
-    uncalled: list[float] = []
-    failed = 0
+    samples, failed = [], 0
     for _, before, after in pairs:
         unattacked, attacked = _accepts(before), _accepts(after)
-        for name in unattacked:
-            was, became = unattacked[name], attacked.get(name)
+        for name, was in unattacked.items():
+            became = attacked.get(name)
             if was is None or became is None:
                 failed += 1
                 continue
-            rows.append(before.example.row)
-            first.append(was)
-            second.append(became)
-            uncalled.append(float(after.verdicts[name].method != "judge"))
+            by_program = float(after.verdicts[name].method != "judge")
+            samples.append((before.example.row, was, became, became - was, by_program))
     flags = [(after.example.row, float(after.suspicious)) for *_, after in pairs if after.suspicious is not None]
+    first, second, added, uncalled = bootstrap.means(samples, 4)
     return KindFigures(
         kind,
         len({attack.id for attack, *_ in pairs}),
-        len(rows),
-        len(set(rows)),
+        len(samples),
+        len({row for row, *_ in samples}),
         failed,
-        bootstrap.mean(rows, first),
-        bootstrap.mean(rows, second),
-        bootstrap.mean(rows, [b - a for a, b in zip(first, second, strict=True)]),
-        bootstrap.mean([row for row, _ in flags], [flag for _, flag in flags]),
-        bootstrap.mean(rows, uncalled),
+        first,
+        second,
+        added,
+        bootstrap.means(flags, 1)[0],
+        uncalled,
     )
 
 

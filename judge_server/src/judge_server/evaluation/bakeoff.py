@@ -14,7 +14,7 @@ import numpy as np
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledPair
 from judge_server.evaluation.metrics import Estimate, Figure, Floats, RowBootstrap, as_json
-from judge_server.evaluation.report import Measured, evaluate, measured_verdicts, verdict_arrays
+from judge_server.evaluation.report import USAGE_FIELDS, Measured, evaluate, measured_verdicts, verdict_arrays
 
 Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls"]
 """A cost of a judgement, under its name in `CostFigures`."""
@@ -24,13 +24,6 @@ COSTS: tuple[Cost, ...] = get_args(Cost)
 VERDICT_FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece")
 PAIRS_RIGHT = "pairs_right"
 """The share of pairs judged right, with disagreement of the two orders counted as half."""
-
-_USAGE: Mapping[Cost, str] = {
-    "seconds": "seconds_judging",
-    "tokens_computed": "prompt_tokens_computed",
-    "tokens_written": "tokens_written",
-    "calls": "judge_calls",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,6 @@ class BakeOff:
 
 
 def _row(one: ContenderResult) -> dict[str, Any]:
-    moved = one.differences
     return {
         "name": one.contender.name,
         "judge": one.contender.judge,
@@ -121,9 +113,7 @@ def _row(one: ContenderResult) -> dict[str, Any]:
         "quality": as_json(one.quality),
         "cost": as_json(one.cost),
         "on_front": one.on_front,
-        "differences": None
-        if moved is None
-        else {"n": moved.n, "quality": as_json(moved.quality), "cost": as_json(moved.cost)},
+        "differences": as_json(one.differences),
     }
 
 
@@ -259,7 +249,7 @@ def _cost_difference(
     bootstrap: RowBootstrap, cost: Cost, first: Sequence[Judgement], second: Sequence[Judgement]
 ) -> Estimate:
     def per_judgement(judged: Sequence[Judgement], w: Floats) -> Floats:
-        totals = np.array([getattr(one.usage, _USAGE[cost]) for one in judged], dtype=float)
+        totals = np.array([getattr(one.usage, USAGE_FIELDS[cost]) for one in judged], dtype=float)
         verdicts = np.array([max(1, len(one.verdicts)) for one in judged], dtype=float)
         mean: Floats = w @ totals / (w @ verdicts)
         return mean

@@ -20,6 +20,7 @@ import numpy as np
 from judge_server.evaluation.corrected_rates import PassCount, observed_rate
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
+from judge_server.evaluation.labelling import digests_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recorded_score
@@ -98,11 +99,7 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     usable = [one for one in found.values() if one.protocol in ("binary", "stepwise", "graded")]
     if enough:
         usable = usable[:most]
-    digests = {digest for one in usable for row in one.responses.values() for digest in _digests(row)}
-    texts: dict[bytes, str] = {}
-    listed = list(digests)
-    for start in range(0, len(listed), 500):
-        texts |= await ledger.texts(project_id, listed[start : start + 500])
+    texts = await read_texts(ledger, project_id, [row for one in usable for row in one.responses.values()])
     groups = [group for one in usable if (group := _group(one, texts)) is not None]
     if not groups:
         raise DatasetError(
@@ -163,13 +160,9 @@ def _options(request: RequestRow) -> RewardOptions:
     return RewardOptions(mode=mode) if rules is None else rules.reward
 
 
-def _digests(row: ResponseRow) -> list[bytes]:
-    return [digest for digest in (row.prompt, row.response, row.grounding, row.rubric) if digest is not None]
-
-
 def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
     rows = [row for _, row in sorted(recorded.responses.items())]
-    if any(digest not in texts for row in rows for digest in _digests(row)) or rows[0].rubric is None:
+    if any(digest not in texts for row in rows for digest in digests_of(row)) or rows[0].rubric is None:
         return None
     criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
     programs = {name for scores in recorded.by_program.values() for name in scores}
@@ -274,13 +267,8 @@ class JudgeComparison(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON."""
-        fields = self._asdict()
-        figures = {name: value for name, value in fields.items() if isinstance(value, Estimate)}
-        counts = {name: value for name, value in fields.items() if isinstance(value, int)}
-        criteria = {
-            name: {**as_json({"turned": one})["turned"], "n": n} for name, (one, n) in self.by_criterion.items()
-        }
-        return {**counts, **as_json(figures), "by_criterion": criteria}
+        criteria = {name: {**as_json(one), "n": n} for name, (one, n) in self.by_criterion.items()}
+        return {**as_json(self), "by_criterion": criteria}
 
 
 def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequence[Judgement]) -> JudgeComparison:
@@ -298,67 +286,73 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
             "the run has groups of mode 'ranking', whose responses were compared and not judged one by one; judge them "
             "by another mode to compare judges"
         )
-    turned: list[tuple[str, str, float]] = []
-    rows: list[str] = []
-    rewards: tuple[list[float], list[float]] = ([], [])
-    advantages: tuple[list[float], list[float]] = ([], [])
-    changed: list[tuple[str, float]] = []
-    spread: list[tuple[str, bool, bool]] = []
-    best: list[tuple[str, float]] = []
-    unscored = [0, 0]
-    place = 0
+    found, place = _Samples(), 0
     for group in groups:
         end = place + len(group.responses)
-        sides = [_rewards(group, judged[place:end]) for judged in (a, b)]
-        for first, second in zip(a[place:end], b[place:end], strict=True):
-            turned += _turned(group.id, first, second)
+        found.add(group, a[place:end], b[place:end])
         place = end
-        for side, values in enumerate(sides):
-            unscored[side] += sum(value is None for value in values)
-        changed += [(group.id, float(one)) for one in _advantages_changed(*sides)]
-        both = [n for n in range(len(group.responses)) if sides[0][n] is not None and sides[1][n] is not None]
-        if not both:
-            continue
-        kept = [np.array([values[n] for n in both], dtype=float) for values in sides]
-        rows += [group.id] * len(both)
-        for side, own in enumerate(kept):
-            rewards[side].extend(own.tolist())
-            advantages[side].extend(group_advantages(own.tolist()).tolist())
-        if len(both) > 1:
-            tops = [set(np.flatnonzero(own == own.max()).tolist()) for own in kept]
-            best.append((group.id, float(not tops[0] & tops[1])))
-            was, does = (bool(np.ptp(own)) for own in kept)
-            spread.append((group.id, was, does))
-    if not rows:
+    if not found.rewards:
         raise ValueError("no response has a reward under both judges, so there is nothing to compare")
     bootstrap = RowBootstrap([group.id for group in groups])
-    difference = np.array(rewards[1]) - np.array(rewards[0])
-    before, after = np.array(advantages[0]), np.array(advantages[1])
-    criteria: dict[str, list[tuple[str, float]]] = {}
-    for row, name, did in turned:
-        criteria.setdefault(name, []).append((row, did))
-    measured = {
-        name: (bootstrap.mean([row for row, _ in some], [did for _, did in some]), len(some))
-        for name, some in criteria.items()
-    }
+    by_criterion: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for row, name, turned in found.turned:
+        by_criterion[name].append((row, turned))
+    criteria = {name: (bootstrap.means(some, 1)[0], len(some)) for name, some in by_criterion.items()}
+    rows, before, after, *_ = zip(*found.rewards, strict=True)
+    reward_a, reward_b, shift, distance = bootstrap.means(found.rewards, 4)
     return JudgeComparison(
         len(groups),
-        len(rows),
-        len(turned),
-        unscored[0],
-        unscored[1],
-        bootstrap.mean([row for row, _, _ in turned], [did for *_, did in turned]),
-        dict(sorted(measured.items(), key=lambda one: -one[1][0].value)),
-        bootstrap.mean(rows, rewards[0]),
-        bootstrap.mean(rows, rewards[1]),
-        bootstrap.mean(rows, difference.tolist()),
-        bootstrap.statistic(rows, weighted_spearman(*rewards)),
-        bootstrap.mean(rows, np.abs(after - before).tolist()),
-        bootstrap.mean([row for row, _ in changed], [did for _, did in changed]),
-        bootstrap.mean([row for row, *_ in spread], [float(was and not does) for _, was, does in spread]),
-        bootstrap.mean([row for row, *_ in spread], [float(does and not was) for _, was, does in spread]),
-        bootstrap.mean([row for row, _ in best], [did for _, did in best]),
+        len(found.rewards),
+        len(found.turned),
+        *found.unscored,
+        bootstrap.means([(row, turned) for row, _, turned in found.turned], 1)[0],
+        dict(sorted(criteria.items(), key=lambda one: -one[1][0].value)),
+        reward_a,
+        reward_b,
+        shift,
+        bootstrap.statistic(rows, weighted_spearman(before, after)),
+        distance,
+        *bootstrap.means(found.changed, 1),
+        *bootstrap.means(found.groups, 3),
     )
+
+
+@dataclass(slots=True)
+class _Samples:
+    """What two judges said, each with the group that it is about.
+
+    Attributes:
+        turned: for each verdict of both, its criterion and whether it turns.
+        rewards: for each response with both rewards, these, their difference, and the distance of its advantages.
+        changed: for each response that the first judge rewards, whether its advantage changes.
+        groups: for each group with two such responses, whether its spread is lost or gained, and its best one changes.
+        unscored: the numbers of responses without a reward under each judge.
+    """
+
+    turned: list[tuple[str, str, float]] = field(default_factory=list)
+    rewards: list[tuple[str, float, float, float, float]] = field(default_factory=list)
+    changed: list[tuple[str, float]] = field(default_factory=list)
+    groups: list[tuple[str, float, float, float]] = field(default_factory=list)
+    unscored: tuple[int, int] = (0, 0)
+
+    def add(self, group: RunGroup, a: Sequence[Judgement], b: Sequence[Judgement]) -> None:
+        """Add the judgements of a group."""
+        for first, second in zip(a, b, strict=True):
+            self.turned += _turned(group.id, first, second)
+        before, after = _rewards(group, a), _rewards(group, b)
+        self.unscored = (self.unscored[0] + before.count(None), self.unscored[1] + after.count(None))
+        self.changed += [(group.id, float(one)) for one in _advantages_changed(before, after)]
+        both = [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
+        if not both:
+            return
+        kept = np.array(both, dtype=float)
+        advantages = [group_advantages(own.tolist()) for own in kept.T]
+        distances = np.abs(advantages[1] - advantages[0]).tolist()
+        self.rewards += [(group.id, x, y, y - x, far) for (x, y), far in zip(both, distances, strict=True)]
+        if len(both) > 1:
+            was, does = np.ptp(kept, axis=0) > 0
+            same_best = (kept == kept.max(axis=0)).all(axis=1).any()
+            self.groups.append((group.id, float(was and not does), float(does and not was), float(not same_best)))
 
 
 def _advantages_changed(a: Sequence[float | None], b: Sequence[float | None]) -> list[bool]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
-from judge_server.evaluation.metrics import LEVEL, Estimate, Z
+from judge_server.evaluation.metrics import LEVEL, Estimate, Z, as_json
 from trainer_client.wire import ledger as wire
 from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, MeasuredJudge
 from trainer_client.wire.monitors import Interval
@@ -46,10 +46,6 @@ class JudgeError(NamedTuple):
     sensitivity: MeasuredRate
     specificity: MeasuredRate
 
-    def as_json(self) -> dict[str, dict[str, float]]:
-        """Return both rates as JSON objects."""
-        return {name: rate._asdict() for name, rate in self._asdict().items()}
-
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> "JudgeError":
         """Read both rates from JSON objects with `value`, `labels` and `effective_labels`.
@@ -69,6 +65,14 @@ def _read_rate(name: str, figures: Mapping[str, Any]) -> MeasuredRate:
     if not (0 <= value <= 1 and labels >= 1 and 0 < effective <= labels):
         raise UncorrectableError(f"the {name} of {value:g} from {labels:g} labels is out of range")
     return MeasuredRate(value, int(labels), effective)
+
+
+def clusters_of(verdicts: Iterable[tuple[Hashable, bool]]) -> list[PassCount]:
+    """Count verdicts by cluster; each is given as its cluster and whether it passed."""
+    counts: dict[Hashable, list[bool]] = defaultdict(list)
+    for cluster, passed in verdicts:
+        counts[cluster].append(passed)
+    return [PassCount(sum(own), len(own)) for own in counts.values()]
 
 
 def effective_size(clusters: Iterable[PassCount]) -> float:
@@ -101,17 +105,10 @@ def measure_error(rows: Sequence[Hashable], labels: Collection[bool], passed: Co
     Returns:
         None if one of the two labels does not occur.
     """
-    counts: dict[bool, dict[Hashable, list[int]]] = {
-        True: defaultdict(lambda: [0, 0]),
-        False: defaultdict(lambda: [0, 0]),
-    }
-    for row, label, verdict in zip(rows, labels, passed, strict=True):
-        count = counts[bool(label)][row]
-        count[0] += bool(verdict) == bool(label)
-        count[1] += 1
+    given = list(zip(rows, labels, passed, strict=True))
     rates = []
-    for label in (True, False):
-        clusters = [PassCount(*count) for count in counts[label].values()]
+    for met in (True, False):
+        clusters = clusters_of((row, bool(verdict) == met) for row, label, verdict in given if bool(label) == met)
         n = sum(one.verdicts for one in clusters)
         if not n:
             return None
@@ -249,7 +246,7 @@ def correct_rates(
         reason=reason,
         source=None if source is None else source.name,
         level=LEVEL,
-        judge_error=None if error is None else wire.JudgeError.model_validate(error.as_json()),
+        judge_error=None if error is None else wire.JudgeError.model_validate(as_json(error)),
         judges=tuple([MeasuredJudge(fingerprint=fingerprint, votes=votes) for fingerprint, votes in judges]),
         criteria=rates,
     )

@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
-from judge_server.ports import LabelStore
-from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
+from judge_server.ports import LabelStore, LedgerReader
+from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, ResponseRow, UseRecord, VerdictRow
 from trainer_client.wire import Criterion
 from trainer_client.wire.monitors import MonitorFinding, Severity
 
@@ -158,7 +158,7 @@ async def labelled_groups(store: LabelStore, wanted: LabelFilter) -> LabelledGro
     found = await store.labelled_uses(wanted)
     for one in found:
         groups[one.use.response.request, one.use.response.group_id].append(one)
-    texts = await _texts(store, wanted.project_id, found)
+    texts = await read_texts(store, wanted.project_id, [one.use.response for one in found])
     rows: list[dict[str, Any]] = []
     left_out: dict[str, int] = defaultdict(int)
     for uses in groups.values():
@@ -169,13 +169,19 @@ async def labelled_groups(store: LabelStore, wanted: LabelFilter) -> LabelledGro
     return LabelledGroups(rows, len(found) - sum(left_out.values()), dict(left_out), tuple(people))
 
 
-async def _texts(store: LabelStore, project_id: str, found: Sequence[LabelledUse]) -> dict[bytes, str]:
-    rows = [one.use.response for one in found]
-    digests = {d for row in rows for d in (row.prompt, row.response, row.grounding, row.rubric) if d is not None}
-    listed = sorted(digests)
+def digests_of(row: ResponseRow) -> list[bytes]:
+    """Return the digests of the texts that a response was judged by: prompt, response, grounding and rubric."""
+    return [digest for digest in (row.prompt, row.response, row.grounding, row.rubric) if digest is not None]
+
+
+async def read_texts(
+    store: LabelStore | LedgerReader, project_id: str, rows: Iterable[ResponseRow]
+) -> dict[bytes, str]:
+    """Read the texts of responses, as JSON by digest, without those that the ledger does not keep."""
+    digests = sorted({digest for row in rows for digest in digests_of(row)})
     texts: dict[bytes, str] = {}
-    for start in range(0, len(listed), 500):
-        texts |= await store.texts(project_id, listed[start : start + 500])
+    for start in range(0, len(digests), 500):
+        texts |= await store.texts(project_id, digests[start : start + 500])
     return texts
 
 

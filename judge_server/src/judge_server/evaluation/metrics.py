@@ -205,6 +205,11 @@ class RowBootstrap:
         """Return the mean of one value per judgement, with its interval."""
         return self.statistic(rows, lambda w: w @ np.asarray(values, dtype=float) / w.sum(axis=1))
 
+    def means(self, samples: Sequence[tuple[Any, ...]], columns: int) -> list[Estimate]:
+        """Return the means of so many columns of values, with intervals; each sample is a row and its values."""
+        rows, *values = zip(*samples, strict=True) if samples else [()] * (columns + 1)
+        return [self.mean(rows, column) for column in values]
+
     def statistic(self, rows: Sequence[Hashable], of: Callable[[Floats], Floats]) -> Estimate:
         """Return any figure with its interval; `of` takes weights of shape (R, n) and returns shape (R,)."""
         if not len(rows):
@@ -335,9 +340,17 @@ class CascadePoint(NamedTuple):
     calls: float
 
 
-def as_json(figures: Mapping[Any, Estimate]) -> dict[str, dict[str, float | None]]:
-    """Return figures as JSON objects with `value`, `low` and `high`; undefined numbers are null."""
-    return {name: {k: none_if_nan(v) for k, v in one._asdict().items()} for name, one in figures.items()}
+def as_json(figures: Any) -> Any:
+    """Return figures as JSON, with an object for each named tuple such as an `Estimate`; undefined numbers are null."""
+    if isinstance(figures, float):
+        return none_if_nan(figures)
+    if hasattr(figures, "_asdict"):
+        figures = figures._asdict()
+    if isinstance(figures, Mapping):
+        return {name: as_json(one) for name, one in figures.items()}
+    if isinstance(figures, tuple | list):
+        return [as_json(one) for one in figures]
+    return figures
 
 
 def none_if_nan(value: float) -> float | None:

@@ -156,6 +156,16 @@ class SensitivityFigures(NamedTuple):
     distance: Estimate
 
 
+USAGE_FIELDS: Mapping[str, str] = {
+    "calls": "judge_calls",
+    "tokens_computed": "prompt_tokens_computed",
+    "tokens_reused": "prompt_tokens_reused",
+    "tokens_written": "tokens_written",
+    "seconds": "seconds_judging",
+}
+"""The costs of a judgement, and the field of a request's usage that each is the mean of."""
+
+
 class CostFigures(NamedTuple):
     """What a judgement costs, over the requests that asked the judge.
 
@@ -202,31 +212,20 @@ class Evaluation:
         return {
             "level": LEVEL,
             "resamples": RESAMPLES,
-            "agreement": [{**one._asdict(), "figures": as_json(one.figures)} for one in self.slices],
-            "reliability": [_jsonable(one._asdict()) for one in self.bins],
-            "raw_reliability": [_jsonable(one._asdict()) for one in self.raw_bins],
-            "roc": [list(point) for point in self.curve],
-            "grades": None if self.grades is None else _jsonable(self.grades._asdict()),
-            "steps": None if self.steps is None else _jsonable(self.steps._asdict()),
-            "pairs": None if self.pairs is None else _jsonable(self.pairs._asdict()),
-            "votes": None if self.votes is None else _jsonable(self.votes._asdict()),
-            "sensitivity": [_jsonable(one._asdict()) for one in self.sensitivity],
-            "length_bias": None if self.length is None else as_json({"spearman": self.length})["spearman"],
-            "cost": None if self.cost is None else _jsonable(self.cost._asdict()),
-            "judge_error": None if self.judge_error is None else self.judge_error.as_json(),
+            "agreement": as_json(self.slices),
+            "reliability": as_json(self.bins),
+            "raw_reliability": as_json(self.raw_bins),
+            "roc": as_json(self.curve),
+            "grades": as_json(self.grades),
+            "steps": as_json(self.steps),
+            "pairs": as_json(self.pairs),
+            "votes": as_json(self.votes),
+            "sensitivity": as_json(self.sensitivity),
+            "length_bias": as_json(self.length),
+            "cost": as_json(self.cost),
+            "judge_error": as_json(self.judge_error),
             "refused": dict(self.refused),
         }
-
-
-def _jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: as_json({name: value})[name]
-        if isinstance(value, Estimate)
-        else none_if_nan(value)
-        if isinstance(value, float)
-        else value
-        for name, value in fields.items()
-    }
 
 
 def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
@@ -388,22 +387,18 @@ def _steps(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> StepFigures 
 def _pairs(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> PairFigures | None:
     if not judged:
         return None
-    rows, scores, first, second, consistent, position = [], [], [], [], [], []
+    samples = []
     for one in judged:
         comparison, example = one.comparison, one.example
         assert isinstance(example, LabelledPair)
         if comparison is None or comparison.score is None:
             continue
         wins = {order.first: _win(order.preferred, example.preferred) for order in comparison.orders}
-        rows.append(example.row)
-        scores.append(comparison.score if example.preferred == "a" else 1 - comparison.score)
-        other: Literal["a", "b"] = "b" if example.preferred == "a" else "a"
-        first.append(wins[example.preferred])
-        second.append(wins[other])
-        consistent.append(float(bool(comparison.consistent)))
-        position.append((wins[example.preferred] + 1 - wins[other]) / 2 - 0.5)
-    means = [bootstrap.mean(rows, values) for values in (scores, first, second, consistent, position)]
-    return PairFigures(len(rows), len(judged) - len(rows), *means)
+        score = comparison.score if example.preferred == "a" else 1 - comparison.score
+        first, second = wins[example.preferred], wins["b" if example.preferred == "a" else "a"]
+        position = (first + 1 - second) / 2 - 0.5
+        samples.append((example.row, score, first, second, float(bool(comparison.consistent)), position))
+    return PairFigures(len(samples), len(judged) - len(samples), *bootstrap.means(samples, 5))
 
 
 def _win(preferred: str | None, right: str) -> float:
@@ -411,19 +406,15 @@ def _win(preferred: str | None, right: str) -> float:
 
 
 def _votes(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> VoteFigures | None:
-    rows, shares, unanimous, most = [], [], [], 0
+    samples, most = [], 0
     for one in judged:
         for verdict in one.verdicts.values():
             votes = [score >= MET_FROM for score in verdict.votes if score is not None]
             if len(votes) > 1:
-                rows.append(one.example.row)
                 share = max(sum(votes), len(votes) - sum(votes)) / len(votes)
-                shares.append(share)
-                unanimous.append(float(share == 1))
+                samples.append((one.example.row, share, float(share == 1)))
                 most = max(most, len(votes))
-    if not rows:
-        return None
-    return VoteFigures(len(rows), most, bootstrap.mean(rows, shares), bootstrap.mean(rows, unanimous))
+    return VoteFigures(len(samples), most, *bootstrap.means(samples, 2)) if samples else None
 
 
 def _sensitivity(judgements: Sequence[Judgement], bootstrap: RowBootstrap) -> Iterable[SensitivityFigures]:
@@ -433,23 +424,17 @@ def _sensitivity(judgements: Sequence[Judgement], bootstrap: RowBootstrap) -> It
         if one.variant and not one.problem:
             variants[one.variant].append(one)
     for variant, judged in variants.items():
-        rows, flips, shifts = [], [], []
+        samples = []
         for one in judged:
             for name, verdict in one.verdicts.items():
                 before = plain[id(one.example)].verdicts.get(name)
                 if before is None or before.score is None or verdict.score is None:
                     continue
-                rows.append(one.example.row)
-                flips.append(float((before.score >= MET_FROM) != (verdict.score >= MET_FROM)))
+                flipped = float((before.score >= MET_FROM) != (verdict.score >= MET_FROM))
                 old, new = before.probability, verdict.probability
-                shifts.append(verdict.score - before.score if old is None or new is None else new - old)
-        yield SensitivityFigures(
-            variant,
-            len(rows),
-            bootstrap.mean(rows, flips),
-            bootstrap.mean(rows, shifts),
-            bootstrap.mean(rows, [abs(shift) for shift in shifts]),
-        )
+                shift = verdict.score - before.score if old is None or new is None else new - old
+                samples.append((one.example.row, flipped, shift, abs(shift)))
+        yield SensitivityFigures(variant, len(samples), *bootstrap.means(samples, 3))
 
 
 def _length(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> Estimate | None:
@@ -472,19 +457,11 @@ def _cost(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> CostFigures |
     rows = [one.example.row for one in asked]
     verdicts = np.array([max(1, len(one.verdicts)) for one in asked], dtype=float)
 
-    def per_judgement(values: Sequence[float]) -> Estimate:
-        totals = np.asarray(values, dtype=float)
+    def per_judgement(field: str) -> Estimate:
+        totals = np.array([getattr(one.usage, field) for one in asked], dtype=float)
         return bootstrap.statistic(rows, lambda w: w @ totals / (w @ verdicts))
 
-    return CostFigures(
-        len(asked),
-        int(verdicts.sum()),
-        per_judgement([one.usage.judge_calls for one in asked]),
-        per_judgement([one.usage.prompt_tokens_computed for one in asked]),
-        per_judgement([one.usage.prompt_tokens_reused for one in asked]),
-        per_judgement([one.usage.tokens_written for one in asked]),
-        per_judgement([one.usage.seconds_judging for one in asked]),
-    )
+    return CostFigures(len(asked), int(verdicts.sum()), *map(per_judgement, USAGE_FIELDS.values()))
 
 
 def summary_of(measured: Sequence[Measured]) -> dict[str, Any]:

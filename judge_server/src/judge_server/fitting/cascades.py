@@ -14,14 +14,13 @@ For a panel, Dawid and Skene's model estimates how often each judge errs, with l
 """
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from judge_server.evaluation.corrected_rates import PassCount, effective_size
+from judge_server.evaluation.corrected_rates import clusters_of, effective_size
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
@@ -200,7 +199,7 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     changed = np.array([not one.agree for one in pairs], dtype=bool)
     rows = [one.small.row for one in pairs]
     level, budget = 1 - (1 - CONFIDENCE) / 2, error / 2
-    effective = _effective_size(rows, changed)
+    effective = effective_size(clusters_of(zip(rows, changed.tolist(), strict=True)))
     least = float(np.log(1 - level) / np.log1p(-budget))
     if effective < least:
         raise TooFewVerdictsError(
@@ -221,14 +220,6 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     low = farthest(EDGES, lambda edge: p < edge)
     high = farthest([1 - edge for edge in EDGES], lambda edge: p > edge)
     return Band(round(low, 2), round(high, 2))
-
-
-def _effective_size(rows: Sequence[Hashable], changed: Bools) -> float:
-    counts: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
-    for row, one in zip(rows, changed, strict=True):
-        counts[row][0] += int(one)
-        counts[row][1] += 1
-    return effective_size([PassCount(*count) for count in counts.values()])
 
 
 def _upper_bound(rate: float, n: float, level: float) -> float:
