@@ -21,8 +21,6 @@ from alembic import op
 
 revision = {revision!r}
 down_revision = {before!r}
-branch_labels = None
-depends_on = None
 loses = "something of a newer release"
 {declared}
 

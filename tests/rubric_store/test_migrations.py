@@ -97,7 +97,7 @@ def test_a_failed_upgrade_changes_nothing(database_url: str, monkeypatch: pytest
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as broken:
-        broken.setattr(op, "create_index", fail)
+        broken.setattr(op, "add_column", fail)
         with pytest.raises(RuntimeError, match="power cut"):
             migrations.upgrade(database_url)
     assert tables(database_url) == set()

@@ -10,50 +10,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    JSON,
-    Column,
-    ForeignKeyConstraint,
-    Integer,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    UniqueConstraint,
-    delete,
-    func,
-    insert,
-    select,
-)
+from sqlalchemy import JSON, Integer, String, UniqueConstraint, delete, func, insert, select
 
-from rubric_store.database import UTCDateTime, key_column, metadata
 from rubric_store.repository import BaseRepository
+from rubric_store.schema import UTCDateTime, declare, key, required
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
-calibrations = Table(
+calibrations = declare(
     "judge_calibrations",
-    metadata,
-    key_column("name"),
-    Column("version", Integer, nullable=False),
-    Column("digest", String(71), nullable=False),
-    Column("content", JSON, nullable=False),
-    Column("created_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("name", "version", name="pk_judge_calibrations"),
+    [key("name"), *required(Integer, "version")],
+    required(String(71), "digest"),
+    required(JSON, "content"),
+    required(UTCDateTime, "created_at"),
     UniqueConstraint("name", "digest", name="uq_judge_calibrations_digest"),
 )
 """One row per version; rows never change."""
 
-calibration_aliases = Table(
+calibration_aliases = declare(
     "judge_calibration_aliases",
-    metadata,
-    key_column("name"),
-    key_column("alias"),
-    Column("version", Integer, nullable=False),
-    PrimaryKeyConstraint("name", "alias", name="pk_judge_calibration_aliases"),
-    ForeignKeyConstraint(
-        ["name", "version"],
-        ["judge_calibrations.name", "judge_calibrations.version"],
-        name="fk_judge_calibration_aliases_judge_calibrations",
-    ),
+    [key("name"), key("alias")],
+    required(Integer, "version"),
+    references={"judge_calibrations": ["name", "version"]},
 )
 """One row per alias of a name: the version that it points to."""
 

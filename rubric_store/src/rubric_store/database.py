@@ -5,8 +5,7 @@ forever. These connections close after a timeout instead. The outcome of the sta
 its transaction back as soon as it notices.
 
 A database that cannot be reached raises `ConnectionError`, whatever the driver and SQLAlchemy call the error.
-`blocking_connection` is for work outside an event loop: migrations, and reading a whole database. `UTCDateTime` and
-`key_column` are columns that behave alike on both.
+`blocking_connection` is for work outside an event loop: migrations, and reading a whole database.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -26,14 +24,8 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 from sqlalchemy import (
     URL,
-    Column,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
-    MetaData,
-    String,
-    TypeDecorator,
     create_engine,
     event,
     make_url,
@@ -335,33 +327,3 @@ def blocking_connection(url: str, *, writes: bool) -> Iterator[Connection]:
             yield connection
     finally:
         engine.dispose()
-
-
-metadata = MetaData()
-"""The tables that are imported so far; `rubric_store.migrations.schema_status.all_tables` has all."""
-
-
-class UTCDateTime(TypeDecorator[datetime]):
-    """A UTC timestamp, timezone-aware in Python on both databases although SQLite stores no zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert an aware datetime to UTC; raises `ValueError` for a naive one."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a datetime without a time zone cannot be stored; use datetime.now(UTC)")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Read a datetime as UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def key_column(name: str, length: int = 200) -> Column[str]:
-    """A NOT NULL column for names, compared byte by byte on both databases."""
-    return Column(name, String(length).with_variant(String(length, collation="C"), "postgresql"), nullable=False)

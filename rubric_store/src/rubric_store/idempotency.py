@@ -11,41 +11,22 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Index,
-    Integer,
-    LargeBinary,
-    PrimaryKeyConstraint,
-    Row,
-    Table,
-    Text,
-    and_,
-    delete,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Index, Integer, LargeBinary, Row, Text, and_, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.database import UTCDateTime, key_column, metadata
 from rubric_store.repository import BaseRepository
+from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from rubric_store.tenants.rows import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
-idempotency_keys = Table(
+idempotency_keys = declare(
     "idempotency_keys",
-    metadata,
-    key_column("project_id"),
-    Column("key_digest", LargeBinary(32), nullable=False),
-    Column("asked", LargeBinary(32), nullable=False),
-    Column("first_at", UTCDateTime, nullable=False),
-    Column("held_until", UTCDateTime, nullable=False),
-    Column("expires_at", UTCDateTime, nullable=False),
-    Column("status", Integer),
-    Column("location", Text),
-    Column("body", LargeBinary),
-    PrimaryKeyConstraint("project_id", "key_digest", name="pk_idempotency_keys"),
+    [key("project_id"), digest("key_digest")],
+    digest("asked"),
+    required(UTCDateTime, "first_at", "held_until", "expires_at"),
+    optional(Integer, "status"),
+    optional(Text, "location"),
+    optional(LargeBinary, "body"),
     Index("ix_idempotency_keys_expires_at", "expires_at"),
 )
 """One row per key, by its SHA-256. `asked` is the digest of the request that first used the key. While `status` is NULL

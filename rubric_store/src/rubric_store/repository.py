@@ -14,37 +14,29 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, LargeBinary, PrimaryKeyConstraint, Row, Select, Table, Text, insert, select
+from sqlalchemy import Row, Select, Text, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store.database import (
     WRITES,
-    UTCDateTime,
     configure_engine,
-    key_column,
-    metadata,
     open_engine,
     statement_timeout,
     translate_connection_errors,
 )
+from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from trainer_client.wire.tenants import AuditEntry
 
 READ_TIMEOUT_S = 5.0
 """Seconds that a read may take, connecting included, before the database counts as unavailable."""
 
 
-audit = Table(
+audit = declare(
     "audit",
-    metadata,
-    key_column("project_id"),
-    Column("entry", LargeBinary(16), nullable=False),
-    Column("at", UTCDateTime, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("before", Text),
-    Column("after", Text),
-    PrimaryKeyConstraint("project_id", "entry", name="pk_audit"),
+    [key("project_id"), digest("entry", 16)],
+    required(UTCDateTime, "at"),
+    required(Text, "actor", "action", "subject"),
+    optional(Text, "before", "after"),
 )
 """One row per change; `entry` sorts by time."""
 

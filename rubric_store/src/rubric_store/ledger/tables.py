@@ -20,279 +20,174 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    PrimaryKeyConstraint,
     Table,
     Text,
     and_,
-    text,
 )
 
-from rubric_store.database import UTCDateTime, key_column, metadata
+from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 
 
-def _digest(name: str, *, length: int = 32, nullable: bool = False) -> Column[bytes]:
-    return Column(name, LargeBinary(length), nullable=nullable)
+def _run() -> list[Column[Any]]:
+    return [key("project_id"), key("run", 256)]
 
 
-texts = Table(
-    "ledger_texts",
-    metadata,
-    key_column("project_id"),
-    _digest("digest"),
-    Column("body", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("project_id", "digest", name="pk_ledger_texts"),
-    sqlite_with_rowid=False,
+def _request() -> list[Column[Any]]:
+    return [*_run(), digest("request", 16)]
+
+
+def _step() -> list[Column[Any]]:
+    return [*_run(), *required(BigInteger, "step")]
+
+
+def _digest_indexes(table: str, *columns: str) -> list[Index]:
+    """Indexes that find the uses of digests; on PostgreSQL only, where purging looks for them by them."""
+    return [Index(f"ix_{table}_{name}", name, "project_id").ddl_if(dialect="postgresql") for name in columns]
+
+
+texts = declare(
+    "ledger_texts", [key("project_id"), digest("digest")], required(LargeBinary, "body"), sqlite_with_rowid=False
 )
 """Prompts, responses, groundings and rubrics by digest, compressed."""
 
 
-def _verdict_table(name: str, *also: str) -> Table:
-    return Table(
+def _verdict_table(name: str, keys: list[Column[Any]], *more: Column[Any]) -> Table:
+    return declare(
         name,
-        metadata,
-        key_column("project_id"),
-        _digest("digest"),
-        _digest("request", length=16),
-        Column("score", Double, nullable=False),
-        Column("probability", Double),
-        Column("menu_mass", Double),
-        Column("step", Integer),
-        Column("grade", Double),
-        Column("rationale", Text),
-        Column("raw_probability", Double),
-        Column("members", Text),
-        PrimaryKeyConstraint("project_id", "digest", *also, name=f"pk_{name}"),
+        keys,
+        more,
+        required(Double, "score"),
+        optional(Double, "probability", "menu_mass"),
+        optional(Integer, "step"),
+        optional(Double, "grade"),
+        optional(Text, "rationale"),
+        optional(Double, "raw_probability"),
+        optional(Text, "members"),
         sqlite_with_rowid=False,
     )
 
 
-verdicts = _verdict_table("ledger_verdicts")
+verdicts = _verdict_table("ledger_verdicts", [key("project_id"), digest("digest")], digest("request", 16))
 """The first verdict under a call's digest."""
 
-rejudgements = _verdict_table("ledger_rejudgements", "request")
+rejudgements = _verdict_table("ledger_rejudgements", [key("project_id"), digest("digest"), digest("request", 16)])
 """Later verdicts under a digest that differ from the first."""
 
-requests = Table(
+requests = declare(
     "ledger_requests",
-    metadata,
-    key_column("project_id"),
-    key_column("run", 256),
-    _digest("request", length=16),
-    Column("request_id", Text, nullable=False),
-    Column("step", BigInteger),
-    Column("mode", Text),
-    Column("protocol", Text, nullable=False),
-    Column("fingerprint", Text),
-    Column("model", Text),
-    Column("votes", Integer, nullable=False),
-    Column("uses", Integer, nullable=False),
-    Column("judge_calls", Integer, nullable=False),
-    Column("tokens_computed", BigInteger, nullable=False),
-    Column("tokens_reused", BigInteger, nullable=False),
-    Column("tokens_written", BigInteger, nullable=False),
-    Column("seconds", Double, nullable=False),
-    Column("created_at", UTCDateTime, nullable=False),
-    Column("members", Text),
-    Column("reward_rules", Text),
-    PrimaryKeyConstraint("project_id", "run", "request", name="pk_ledger_requests"),
+    _request(),
+    required(Text, "request_id"),
+    optional(BigInteger, "step"),
+    optional(Text, "mode"),
+    required(Text, "protocol"),
+    optional(Text, "fingerprint", "model"),
+    required(Integer, "votes", "uses", "judge_calls"),
+    required(BigInteger, "tokens_computed", "tokens_reused", "tokens_written"),
+    required(Double, "seconds"),
+    required(UTCDateTime, "created_at"),
+    optional(Text, "members", "reward_rules"),
     Index("ix_ledger_requests_created_at", "project_id", "created_at"),
 )
 
-
-def _digest_index(table: str, column: str) -> Index:
-    """An index that finds the uses of a digest; on PostgreSQL only, where purging looks for them by it."""
-    return Index(f"ix_{table}_{column}", column, "project_id").ddl_if(dialect="postgresql")
-
-
-responses = Table(
+responses = declare(
     "ledger_responses",
-    metadata,
-    key_column("project_id"),
-    key_column("run", 256),
-    _digest("request", length=16),
-    Column("place", Integer, nullable=False),
-    Column("group_id", Text, nullable=False),
-    Column("position", Integer, nullable=False),
-    _digest("rubric", nullable=True),
-    _digest("prompt"),
-    _digest("response"),
-    _digest("grounding", nullable=True),
-    Column("tokens", BigInteger),
-    Column("stopped", Boolean),
-    Column("format_ok", Boolean, nullable=False),
-    Column("spans", Text),
-    Column("reward", Double),
-    Column("status", Text),
-    PrimaryKeyConstraint("project_id", "run", "request", "place", name="pk_ledger_responses"),
-    *[_digest_index("ledger_responses", name) for name in ("rubric", "prompt", "response", "grounding")],
+    [*_request(), *required(Integer, "place")],
+    required(Text, "group_id"),
+    required(Integer, "position"),
+    digest("rubric", nullable=True),
+    digest("prompt"),
+    digest("response"),
+    digest("grounding", nullable=True),
+    optional(BigInteger, "tokens"),
+    optional(Boolean, "stopped"),
+    required(Boolean, "format_ok"),
+    optional(Text, "spans"),
+    optional(Double, "reward"),
+    optional(Text, "status"),
+    _digest_indexes("ledger_responses", "rubric", "prompt", "response", "grounding"),
     sqlite_with_rowid=False,
 )
 
-uses = Table(
+uses = declare(
     "ledger_uses",
-    metadata,
-    key_column("project_id"),
-    key_column("run", 256),
-    _digest("request", length=16),
-    Column("place", Integer, nullable=False),
-    Column("slot", Integer, nullable=False),
-    Column("vote", Integer, nullable=False),
-    Column("criterion", Text, nullable=False),
-    Column("method", Text, nullable=False),
-    _digest("digest"),
-    Column("failed", Boolean, nullable=False),
-    Column("failure", Text),
-    Column("detail", Text),
-    Column("step", Integer),
-    Column("cached", Boolean, nullable=False),
-    PrimaryKeyConstraint("project_id", "run", "request", "place", "slot", "vote", name="pk_ledger_uses"),
-    _digest_index("ledger_uses", "digest"),
+    [*_request(), *required(Integer, "place", "slot", "vote")],
+    required(Text, "criterion", "method"),
+    digest("digest"),
+    required(Boolean, "failed"),
+    optional(Text, "failure", "detail"),
+    optional(Integer, "step"),
+    required(Boolean, "cached"),
+    _digest_indexes("ledger_uses", "digest"),
     sqlite_with_rowid=False,
     postgresql_partition_by="HASH (project_id, run)",
 )
 """Uses of verdicts by responses; PostgreSQL partitions the table by run."""
 
 
-labels = Table(
+labels = declare(
     "ledger_labels",
-    metadata,
-    key_column("project_id"),
-    key_column("run", 256),
-    _digest("request", length=16),
-    Column("place", Integer, nullable=False),
-    Column("slot", Integer, nullable=False),
-    key_column("labeller"),
-    Column("criterion", Text, nullable=False),
-    Column("met", Boolean, nullable=False),
-    Column("at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("project_id", "run", "request", "place", "slot", "labeller", name="pk_ledger_labels"),
+    [*_request(), *required(Integer, "place", "slot"), key("labeller")],
+    required(Text, "criterion"),
+    required(Boolean, "met"),
+    required(UTCDateTime, "at"),
 )
 """What people say of verdicts: one row per verdict and person. They are deleted with the request."""
 
 
 NO_STEP = -1
 
-
-def _text_key(name: str) -> Column[str]:
-    return Column(name, Text().with_variant(Text(collation="C"), "postgresql"), nullable=False)
-
-
-def _run() -> list[Column[str]]:
-    return [key_column("project_id"), key_column("run", 256)]
-
-
-def _step() -> Column[int]:
-    return Column("step", BigInteger, nullable=False)
-
-
-def _rubric() -> Column[bytes]:
-    return Column("rubric", LargeBinary(32), nullable=False)
-
-
-def _counts(*names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=False) for name in names]
-
-
-def _added_counts(*names: str) -> list[Column[int]]:
-    """Counts that a later migration added; code from before it writes 0."""
-    return [Column(name, BigInteger, nullable=False, server_default=text("0")) for name in names]
-
-
-def _sums(*names: str) -> list[Column[float]]:
-    return [Column(name, Double, nullable=False) for name in names]
-
-
-runs = Table(
+runs = declare(
     "ledger_runs",
-    metadata,
-    *_run(),
-    Column("first_at", UTCDateTime, nullable=False),
-    Column("last_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("project_id", "run", name="pk_ledger_runs"),
+    _run(),
+    required(UTCDateTime, "first_at", "last_at"),
     Index("ix_ledger_runs_last_at", "project_id", "last_at", "run"),
 )
 """One row per run: the times of its first and last request."""
 
-steps = Table(
+steps = declare(
     "ledger_run_steps",
-    metadata,
-    *_run(),
-    _step(),
-    _text_key("mode"),
-    _text_key("protocol"),
-    _text_key("model"),
-    *_counts("requests", "responses", "scored", "partial", "unscored", "rewards"),
-    *_sums("reward_sum", "reward_squares"),
-    *_counts("verdicts", "failed", "cached"),
-    *_counts("judge_calls", "tokens_computed", "tokens_reused", "tokens_written"),
-    *_sums("seconds"),
-    *_added_counts("uncertain"),
-    PrimaryKeyConstraint("project_id", "run", "step", "mode", "protocol", "model", name="pk_ledger_run_steps"),
+    [*_step(), key("mode", None), key("protocol", None), key("model", None)],
+    required(BigInteger, "requests", "responses", "scored", "partial", "unscored", "rewards"),
+    required(Double, "reward_sum", "reward_squares"),
+    required(BigInteger, "verdicts", "failed", "cached"),
+    required(BigInteger, "judge_calls", "tokens_computed", "tokens_reused", "tokens_written"),
+    required(Double, "seconds"),
+    required(BigInteger, "uncertain", default="0"),
     sqlite_with_rowid=False,
 )
 """One row per step and judging configuration; a missing mode, protocol or model is empty."""
 
-failures = Table(
-    "ledger_run_failures",
-    metadata,
-    *_run(),
-    _step(),
-    _text_key("kind"),
-    *_counts("verdicts"),
-    PrimaryKeyConstraint("project_id", "run", "step", "kind", name="pk_ledger_run_failures"),
-    sqlite_with_rowid=False,
+failures = declare(
+    "ledger_run_failures", [*_step(), key("kind", None)], required(BigInteger, "verdicts"), sqlite_with_rowid=False
 )
 
-rubrics = Table(
-    "ledger_run_rubrics",
-    metadata,
-    *_run(),
-    _rubric(),
-    *_counts("responses"),
-    PrimaryKeyConstraint("project_id", "run", "rubric", name="pk_ledger_run_rubrics"),
-    sqlite_with_rowid=False,
+rubrics = declare(
+    "ledger_run_rubrics", [*_run(), digest("rubric")], required(BigInteger, "responses"), sqlite_with_rowid=False
 )
 
-criteria = Table(
+criteria = declare(
     "ledger_run_criteria",
-    metadata,
-    *_run(),
-    _step(),
-    _rubric(),
-    _text_key("criterion"),
-    *_counts("verdicts", "failed", "passed"),
-    *_sums("score_sum"),
-    *_added_counts("uncertain"),
-    PrimaryKeyConstraint("project_id", "run", "step", "rubric", "criterion", name="pk_ledger_run_criteria"),
+    [*_step(), digest("rubric"), key("criterion", None)],
+    required(BigInteger, "verdicts", "failed", "passed"),
+    required(Double, "score_sum"),
+    required(BigInteger, "uncertain", default="0"),
     sqlite_with_rowid=False,
 )
 """One row per step, rubric and criterion."""
 
-signals = Table(
+signals = declare(
     "ledger_run_signals",
-    metadata,
-    *_run(),
-    _step(),
-    _text_key("signal"),
-    _text_key("name"),
-    *_counts("pairs"),
-    *_sums("x", "y", "xx", "yy", "xy"),
-    *_counts("within"),
-    *_sums("within_xx", "within_yy", "within_xy"),
-    PrimaryKeyConstraint("project_id", "run", "step", "signal", "name", name="pk_ledger_run_signals"),
+    [*_step(), key("signal", None), key("name", None)],
+    required(BigInteger, "pairs"),
+    required(Double, "x", "y", "xx", "yy", "xy"),
+    required(BigInteger, "within"),
+    required(Double, "within_xx", "within_yy", "within_xy"),
     sqlite_with_rowid=False,
 )
 """One row per step and signal: the sums of `SignalRow`, which monitors read. Kept since migration 0013."""
 
-measures = Table(
-    "ledger_run_measures",
-    metadata,
-    *_run(),
-    _step(),
-    key_column("name", 100),
-    Column("value", Double, nullable=False),
-    PrimaryKeyConstraint("project_id", "run", "step", "name", name="pk_ledger_run_measures"),
-    sqlite_with_rowid=False,
+measures = declare(
+    "ledger_run_measures", [*_step(), key("name", 100)], required(Double, "value"), sqlite_with_rowid=False
 )
 """What the trainer reported of a step, by name; a later report of the same replaces it."""
 

@@ -13,21 +13,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    delete,
-    insert,
-    inspect,
-    select,
-)
+from sqlalchemy import Connection, MetaData, String, delete, insert, inspect, select
 from sqlalchemy.exc import OperationalError
 
-from rubric_store.database import metadata
+from rubric_store.schema import declare, metadata, required
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -200,13 +189,7 @@ class SchemaStatus:
         return self.revisions[target:number][::-1]
 
 
-schema_generation = Table(
-    "schema_generation",
-    metadata,
-    Column("revision", String(32), nullable=False),
-    Column("works_from", String(32), nullable=False),
-    PrimaryKeyConstraint("revision", name="pk_schema_generation"),
-)
+schema_generation = declare("schema_generation", required(String(32), "revision"), required(String(32), "works_from"))
 """One row: the database's revision, and the oldest head whose code works on it."""
 
 

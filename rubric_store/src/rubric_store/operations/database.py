@@ -19,13 +19,10 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Column,
     ColumnElement,
-    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
-    PrimaryKeyConstraint,
     Row,
     String,
     Table,
@@ -38,34 +35,30 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import WRITES, UTCDateTime, key_column, metadata, open_engine, translate_connection_errors
+from rubric_store.database import WRITES, open_engine, translate_connection_errors
 from rubric_store.operations.rows import ChunkOutcome
+from rubric_store.schema import UTCDateTime, declare, key, optional, required
+from rubric_store.schema import digest as digest_column
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
 from trainer_client.wire.usage import Usage
 
-operations = Table(
+operations = declare(
     "operations",
-    metadata,
-    key_column("project_id"),
-    key_column("operation_id", 64),
-    Column("kind", String(32), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("submission", LargeBinary(32)),
-    Column("asked", LargeBinary(32), nullable=False),
-    Column("request", LargeBinary, nullable=False),
-    Column("progress", JSON, nullable=False),
-    Column("usage", JSON, nullable=False),
-    Column("summary", LargeBinary),
-    Column("problem", Text),
-    Column("tries", Integer, nullable=False),
-    Column("results", BigInteger, nullable=False),
-    Column("unfinished", Integer, nullable=False),
-    Column("created_at", UTCDateTime, nullable=False),
-    Column("started_at", UTCDateTime),
-    Column("ended_at", UTCDateTime),
-    Column("expires_at", UTCDateTime),
-    PrimaryKeyConstraint("project_id", "operation_id", name="pk_operations"),
+    [key("project_id"), key("operation_id", 64)],
+    required(String(32), "kind"),
+    required(String(16), "state"),
+    required(BigInteger, "revision"),
+    digest_column("submission", nullable=True),
+    digest_column("asked"),
+    required(LargeBinary, "request"),
+    required(JSON, "progress", "usage"),
+    optional(LargeBinary, "summary"),
+    optional(Text, "problem"),
+    required(Integer, "tries"),
+    required(BigInteger, "results"),
+    required(Integer, "unfinished"),
+    required(UTCDateTime, "created_at"),
+    optional(UTCDateTime, "started_at", "ended_at", "expires_at"),
     UniqueConstraint("project_id", "submission", name="uq_operations_submission"),
     Index("ix_operations_created_at", "project_id", "created_at"),
     Index("ix_operations_expires_at", "expires_at"),
@@ -74,48 +67,31 @@ operations = Table(
 idempotency key, `asked` that of the whole request. `unfinished` counts chunks that are neither done nor failed,
 `results` the results so far."""
 
-chunks = Table(
+chunks = declare(
     "operation_chunks",
-    metadata,
-    key_column("project_id"),
-    key_column("operation_id", 64),
-    Column("chunk", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("inputs", Integer, nullable=False),
-    Column("body", LargeBinary),
-    Column("attempts", Integer, nullable=False),
-    Column("owner", String(64)),
-    Column("lease_until", UTCDateTime),
-    Column("due_at", UTCDateTime, nullable=False),
-    Column("announced_at", UTCDateTime),
-    Column("problem", Text),
-    PrimaryKeyConstraint("project_id", "operation_id", "chunk", name="pk_operation_chunks"),
-    ForeignKeyConstraint(
-        ["project_id", "operation_id"],
-        ["operations.project_id", "operations.operation_id"],
-        name="fk_operation_chunks_operations",
-    ),
+    [key("project_id"), key("operation_id", 64), *required(Integer, "chunk")],
+    required(String(16), "state"),
+    required(Integer, "inputs"),
+    optional(LargeBinary, "body"),
+    required(Integer, "attempts"),
+    optional(String(64), "owner"),
+    optional(UTCDateTime, "lease_until"),
+    required(UTCDateTime, "due_at"),
+    optional(UTCDateTime, "announced_at"),
+    optional(Text, "problem"),
     Index("ix_operation_chunks_state", "state", "chunk"),
+    references={"operations": ["project_id", "operation_id"]},
 )
 """One row per chunk: `queued`, `running` under a lease, `done` or `failed`. The final chunk, which has no body, is
 `waiting` until all others have ended, and finishes the operation. Other bodies are deleted when their chunk is done."""
 
-results = Table(
+results = declare(
     "operation_results",
-    metadata,
-    key_column("project_id"),
-    key_column("operation_id", 64),
-    Column("chunk", Integer, nullable=False),
-    Column("place", Integer, nullable=False),
-    Column("number", BigInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("project_id", "operation_id", "chunk", "place", name="pk_operation_results"),
+    [key("project_id"), key("operation_id", 64), *required(Integer, "chunk", "place")],
+    required(BigInteger, "number"),
+    required(LargeBinary, "body"),
     UniqueConstraint("project_id", "operation_id", "number", name="uq_operation_results_number"),
-    ForeignKeyConstraint(
-        ["project_id", "operation_id", "chunk"],
-        ["operation_chunks.project_id", "operation_chunks.operation_id", "operation_chunks.chunk"],
-        name="fk_operation_results_operation_chunks",
-    ),
+    references={"operation_chunks": ["project_id", "operation_id", "chunk"]},
 )
 """One row per result; `number` counts an operation's results in the order of their creation, from 0."""
 

@@ -1,45 +1,34 @@
 """Rubrics and their versions."""
 
-import sqlalchemy as sa
-from alembic import op
+from sqlalchemy import JSON, ForeignKeyConstraint, Index, Integer, String, UniqueConstraint
+
+from rubric_store.migrations.changes import create_table, drop_tables
+from rubric_store.schema import UTCDateTime, key, required
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 loses = "every rubric and every version"
 
 
 def upgrade() -> None:
     """Create both tables."""
-    key = sa.String(200).with_variant(sa.String(200, collation="C"), "postgresql")
-    op.create_table(
-        "rubrics",
-        sa.Column("project_id", key, nullable=False),
-        sa.Column("name", key, nullable=False),
-        sa.Column("latest_version", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "name", name="pk_rubrics"),
-    )
-    op.create_table(
+    create_table("rubrics", [key("project_id"), key("name")], required(Integer, "latest_version"))
+    create_table(
         "rubric_versions",
-        sa.Column("project_id", key, nullable=False),
-        sa.Column("name", key, nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("digest", sa.String(71), nullable=False),
-        sa.Column("criteria", sa.JSON, nullable=False),
-        sa.Column("criteria_count", sa.Integer, nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "name", "version", name="pk_rubric_versions"),
-        sa.ForeignKeyConstraint(
+        [key("project_id"), key("name"), *required(Integer, "version")],
+        required(String(71), "digest"),
+        required(JSON, "criteria"),
+        required(Integer, "criteria_count"),
+        required(UTCDateTime, "created_at"),
+        ForeignKeyConstraint(
             ["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_versions_rubrics"
         ),
-        sa.UniqueConstraint("project_id", "name", "digest", name="uq_rubric_versions_digest"),
+        UniqueConstraint("project_id", "name", "digest", name="uq_rubric_versions_digest"),
+        Index("ix_rubric_versions_project_digest", "project_id", "digest"),
     )
-    op.create_index("ix_rubric_versions_project_digest", "rubric_versions", ["project_id", "digest"])
 
 
 def downgrade() -> None:
     """Drop both tables."""
-    op.drop_table("rubric_versions")
-    op.drop_table("rubrics")
+    drop_tables("rubric_versions", "rubrics")

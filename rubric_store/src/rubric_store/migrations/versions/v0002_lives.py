@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
+from rubric_store.migrations.changes import add_columns, create_table, drop_columns, drop_tables
 from rubric_store.rubrics.queries import kept_words, words_of, words_parameter
+from rubric_store.schema import UTCDateTime, key, optional, required
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 loses = "aliases, tags, metadata, lineage and retirements of rubrics; versions stay"
 
@@ -23,48 +23,36 @@ _READ_AT_ONCE = 500
 
 def upgrade() -> None:
     """Add the columns and tables, and fill them for the versions there are."""
-    key = sa.String(200).with_variant(sa.String(200, collation="C"), "postgresql")
-    op.add_column("rubrics", sa.Column("current_version", sa.Integer, nullable=False, server_default="0"))
-    op.add_column("rubric_versions", sa.Column("parent", sa.Integer))
-    op.add_column("rubric_versions", sa.Column("metadata", sa.JSON, nullable=False, server_default="{}"))
-    op.add_column("rubric_versions", sa.Column("lineage", sa.JSON))
-    op.add_column("rubric_versions", sa.Column("retired_at", sa.DateTime(timezone=True)))
-    op.add_column("rubric_versions", sa.Column("retired_reason", sa.Text))
+    add_columns(["rubrics"], lambda: required(sa.Integer, "current_version", default="0"))
+    add_columns(
+        ["rubric_versions"],
+        lambda: [
+            *optional(sa.Integer, "parent"),
+            *required(sa.JSON, "metadata", default="{}"),
+            *optional(sa.JSON, "lineage"),
+            *optional(UTCDateTime, "retired_at"),
+            *optional(sa.Text, "retired_reason"),
+        ],
+    )
     op.execute("UPDATE rubrics SET current_version = latest_version")
     op.execute("UPDATE rubric_versions SET parent = version - 1 WHERE version > 1")
-    op.create_table(
+    create_table(
         "rubric_aliases",
-        sa.Column("project_id", key, nullable=False),
-        sa.Column("name", key, nullable=False),
-        sa.Column("alias", key, nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "name", "alias", name="pk_rubric_aliases"),
-        sa.ForeignKeyConstraint(
-            ["project_id", "name", "version"],
-            ["rubric_versions.project_id", "rubric_versions.name", "rubric_versions.version"],
-            name="fk_rubric_aliases_rubric_versions",
-        ),
+        [key("project_id"), key("name"), key("alias")],
+        required(sa.Integer, "version"),
+        references={"rubric_versions": ["project_id", "name", "version"]},
     )
-    op.create_table(
+    create_table(
         "rubric_tags",
-        sa.Column("project_id", key, nullable=False),
-        sa.Column("tag", key, nullable=False),
-        sa.Column("name", key, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "tag", "name", name="pk_rubric_tags"),
-        sa.ForeignKeyConstraint(
-            ["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_tags_rubrics"
-        ),
+        [key("project_id"), key("tag"), key("name")],
+        sa.Index("ix_rubric_tags_project_name", "project_id", "name"),
+        references={"rubrics": ["project_id", "name"]},
     )
-    op.create_index("ix_rubric_tags_project_name", "rubric_tags", ["project_id", "name"])
-    op.create_table(
+    create_table(
         "rubric_words",
-        sa.Column("project_id", key, nullable=False),
-        sa.Column("name", key, nullable=False),
-        sa.Column("words", sa.Text().with_variant(TSVECTOR(), "postgresql"), nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "name", name="pk_rubric_words"),
-        sa.ForeignKeyConstraint(
-            ["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_words_rubrics"
-        ),
+        [key("project_id"), key("name")],
+        required(sa.Text().with_variant(TSVECTOR(), "postgresql"), "words"),
+        references={"rubrics": ["project_id", "name"]},
     )
     if op.get_bind().dialect.name == "postgresql":
         op.create_index("ix_rubric_words_words", "rubric_words", ["words"], postgresql_using="gin")
@@ -73,11 +61,9 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Drop them; aliases, tags, metadata, lineage and retirements are lost, versions stay."""
-    for table in ("rubric_words", "rubric_tags", "rubric_aliases"):
-        op.drop_table(table)
-    for column in ("retired_reason", "retired_at", "lineage", "metadata", "parent"):
-        op.drop_column("rubric_versions", column)
-    op.drop_column("rubrics", "current_version")
+    drop_tables("rubric_words", "rubric_tags", "rubric_aliases")
+    drop_columns(["rubric_versions"], "retired_reason", "retired_at", "lineage", "metadata", "parent")
+    drop_columns(["rubrics"], "current_version")
 
 
 def _fill_words() -> None:

@@ -4,109 +4,71 @@ PostgreSQL keeps uses in 16 partitions by the hash of project and run, so that n
 tables; SQLite keeps them clustered by their key.
 """
 
-import sqlalchemy as sa
+from typing import Any
+
 from alembic import op
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, Text
+
+from rubric_store.migrations.changes import create_table, drop_tables
+from rubric_store.schema import UTCDateTime, digest, key, optional, required
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 loses = "everything that the ledger recorded"
 
 _PARTITIONS = 16
 
 
-def _keys() -> dict[str, sa.Column[str]]:
-    key = sa.String(200).with_variant(sa.String(200, collation="C"), "postgresql")
-    run = sa.String(256).with_variant(sa.String(256, collation="C"), "postgresql")
-    return {"project_id": sa.Column("project_id", key, nullable=False), "run": sa.Column("run", run, nullable=False)}
-
-
 def upgrade() -> None:
     """Create the six tables."""
-    op.create_table(
-        "ledger_texts",
-        _keys()["project_id"],
-        sa.Column("digest", sa.LargeBinary(32), nullable=False),
-        sa.Column("body", sa.LargeBinary, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "digest", name="pk_ledger_texts"),
-        sqlite_with_rowid=False,
+    create_table(
+        "ledger_texts", [key("project_id"), digest("digest")], required(LargeBinary, "body"), sqlite_with_rowid=False
     )
-    for name, also in (("ledger_verdicts", ()), ("ledger_rejudgements", ("request",))):
-        op.create_table(
-            name,
-            _keys()["project_id"],
-            sa.Column("digest", sa.LargeBinary(32), nullable=False),
-            sa.Column("request", sa.LargeBinary(16), nullable=False),
-            sa.Column("score", sa.Double, nullable=False),
-            sa.Column("probability", sa.Double),
-            sa.Column("menu_mass", sa.Double),
-            sa.Column("step", sa.Integer),
-            sa.Column("grade", sa.Double),
-            sa.Column("rationale", sa.Text),
-            sa.PrimaryKeyConstraint("project_id", "digest", *also, name=f"pk_{name}"),
-            sqlite_with_rowid=False,
-        )
-    op.create_table(
+    _create_verdicts("ledger_verdicts", [key("project_id"), digest("digest")], digest("request", 16))
+    _create_verdicts("ledger_rejudgements", [key("project_id"), digest("digest"), digest("request", 16)])
+    create_table(
         "ledger_requests",
-        *_keys().values(),
-        sa.Column("request", sa.LargeBinary(16), nullable=False),
-        sa.Column("request_id", sa.Text, nullable=False),
-        sa.Column("step", sa.BigInteger),
-        sa.Column("mode", sa.Text),
-        sa.Column("protocol", sa.Text, nullable=False),
-        sa.Column("fingerprint", sa.Text),
-        sa.Column("model", sa.Text),
-        sa.Column("votes", sa.Integer, nullable=False),
-        sa.Column("uses", sa.Integer, nullable=False),
-        sa.Column("judge_calls", sa.Integer, nullable=False),
-        sa.Column("tokens_computed", sa.BigInteger, nullable=False),
-        sa.Column("tokens_reused", sa.BigInteger, nullable=False),
-        sa.Column("tokens_written", sa.BigInteger, nullable=False),
-        sa.Column("seconds", sa.Double, nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "run", "request", name="pk_ledger_requests"),
+        [key("project_id"), key("run", 256), digest("request", 16)],
+        required(Text, "request_id"),
+        optional(BigInteger, "step"),
+        optional(Text, "mode"),
+        required(Text, "protocol"),
+        optional(Text, "fingerprint", "model"),
+        required(Integer, "votes", "uses", "judge_calls"),
+        required(BigInteger, "tokens_computed", "tokens_reused", "tokens_written"),
+        required(Double, "seconds"),
+        required(UTCDateTime, "created_at"),
+        Index("ix_ledger_requests_created_at", "project_id", "created_at"),
     )
-    op.create_index("ix_ledger_requests_created_at", "ledger_requests", ["project_id", "created_at"])
-    op.create_table(
+    create_table(
         "ledger_responses",
-        *_keys().values(),
-        sa.Column("request", sa.LargeBinary(16), nullable=False),
-        sa.Column("place", sa.Integer, nullable=False),
-        sa.Column("group_id", sa.Text, nullable=False),
-        sa.Column("position", sa.Integer, nullable=False),
-        sa.Column("rubric", sa.LargeBinary(32)),
-        sa.Column("prompt", sa.LargeBinary(32), nullable=False),
-        sa.Column("response", sa.LargeBinary(32), nullable=False),
-        sa.Column("grounding", sa.LargeBinary(32)),
-        sa.Column("tokens", sa.BigInteger),
-        sa.Column("stopped", sa.Boolean),
-        sa.Column("format_ok", sa.Boolean, nullable=False),
-        sa.Column("spans", sa.Text),
-        sa.Column("reward", sa.Double),
-        sa.Column("status", sa.Text),
-        sa.PrimaryKeyConstraint("project_id", "run", "request", "place", name="pk_ledger_responses"),
+        [key("project_id"), key("run", 256), digest("request", 16), *required(Integer, "place")],
+        required(Text, "group_id"),
+        required(Integer, "position"),
+        digest("rubric", nullable=True),
+        digest("prompt"),
+        digest("response"),
+        digest("grounding", nullable=True),
+        optional(BigInteger, "tokens"),
+        optional(Boolean, "stopped"),
+        required(Boolean, "format_ok"),
+        optional(Text, "spans"),
+        optional(Double, "reward"),
+        optional(Text, "status"),
         sqlite_with_rowid=False,
     )
-    op.create_table(
+    create_table(
         "ledger_uses",
-        *_keys().values(),
-        sa.Column("request", sa.LargeBinary(16), nullable=False),
-        sa.Column("place", sa.Integer, nullable=False),
-        sa.Column("slot", sa.Integer, nullable=False),
-        sa.Column("vote", sa.Integer, nullable=False),
-        sa.Column("criterion", sa.Text, nullable=False),
-        sa.Column("method", sa.Text, nullable=False),
-        sa.Column("digest", sa.LargeBinary(32), nullable=False),
-        sa.Column("failed", sa.Boolean, nullable=False),
-        sa.Column("failure", sa.Text),
-        sa.Column("detail", sa.Text),
-        sa.Column("step", sa.Integer),
-        sa.Column("cached", sa.Boolean, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "run", "request", "place", "slot", "vote", name="pk_ledger_uses"),
-        sqlite_with_rowid=False,
+        [key("project_id"), key("run", 256), digest("request", 16), *required(Integer, "place", "slot", "vote")],
+        required(Text, "criterion", "method"),
+        digest("digest"),
+        required(Boolean, "failed"),
+        optional(Text, "failure", "detail"),
+        optional(Integer, "step"),
+        required(Boolean, "cached"),
         postgresql_partition_by="HASH (project_id, run)",
+        sqlite_with_rowid=False,
     )
     if op.get_bind().dialect.name == "postgresql":
         for number in range(_PARTITIONS):
@@ -116,7 +78,20 @@ def upgrade() -> None:
             )
 
 
+def _create_verdicts(name: str, keys: list[Column[Any]], *more: Column[Any]) -> None:
+    create_table(
+        name,
+        keys,
+        more,
+        required(Double, "score"),
+        optional(Double, "probability", "menu_mass"),
+        optional(Integer, "step"),
+        optional(Double, "grade"),
+        optional(Text, "rationale"),
+        sqlite_with_rowid=False,
+    )
+
+
 def downgrade() -> None:
     """Drop them, and with them everything that was recorded."""
-    for table in ("uses", "responses", "requests", "rejudgements", "verdicts", "texts"):
-        op.drop_table(f"ledger_{table}")
+    drop_tables(*(f"ledger_{name}" for name in ("uses", "responses", "requests", "rejudgements", "verdicts", "texts")))

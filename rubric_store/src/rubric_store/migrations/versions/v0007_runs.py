@@ -1,19 +1,17 @@
 """The figures of runs by step and criterion, kept up from now on, and counted once from what the ledger has."""
 
-from functools import partial
 from typing import Any
 
-import sqlalchemy as sa
 from alembic import op
+from sqlalchemy import BigInteger, Column, Double, Index
+
+from rubric_store.migrations.changes import create_table, drop_tables
+from rubric_store.schema import UTCDateTime, digest, key, required
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 loses = "the figures of runs; they are counted anew from the ledger on the way forth"
-
-_NAMES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")
 
 _COUNT_VERDICTS = """
 CREATE TEMPORARY TABLE counted_verdicts AS
@@ -94,51 +92,53 @@ FROM counted_verdicts GROUP BY 1, 2, 3, 4, 5
 )
 
 
-def _key(name: str, length: int | None = None) -> sa.Column[Any]:
-    kind = sa.Text if length is None else partial(sa.String, length)
-    return sa.Column(name, kind().with_variant(kind(collation="C"), "postgresql"), nullable=False)
-
-
-def _step() -> sa.Column[Any]:
-    return sa.Column("step", sa.BigInteger, nullable=False)
-
-
-def _rubric() -> sa.Column[Any]:
-    return sa.Column("rubric", sa.LargeBinary(32), nullable=False)
-
-
-def _columns(kind: Any, names: str) -> list[sa.Column[Any]]:
-    return [sa.Column(name, kind, nullable=False) for name in names.split()]
-
-
-def _create(name: str, keys: list[sa.Column[Any]], values: list[sa.Column[Any]], **options: Any) -> None:
-    columns = [_key("project_id", 200), _key("run", 256), *keys]
-    primary = sa.PrimaryKeyConstraint(*[column.name for column in columns], name=f"pk_{name}")
-    op.create_table(name, *columns, *values, primary, **options)
-
-
 def upgrade() -> None:
     """Create the five tables, and fill them from what was recorded before."""
-    clustered = {"sqlite_with_rowid": False}
-    _create("ledger_runs", [], _columns(sa.DateTime(timezone=True), "first_at last_at"))
-    op.create_index("ix_ledger_runs_last_at", "ledger_runs", ["project_id", "last_at", "run"])
-    figures = [
-        *_columns(sa.BigInteger, "requests responses scored partial unscored rewards"),
-        *_columns(sa.Double, "reward_sum reward_squares"),
-        *_columns(sa.BigInteger, "verdicts failed cached judge_calls tokens_computed tokens_reused tokens_written"),
-        *_columns(sa.Double, "seconds"),
-    ]
-    _create("ledger_run_steps", [_step(), _key("mode"), _key("protocol"), _key("model")], figures, **clustered)
-    _create("ledger_run_failures", [_step(), _key("kind")], _columns(sa.BigInteger, "verdicts"), **clustered)
-    _create("ledger_run_rubrics", [_rubric()], _columns(sa.BigInteger, "responses"), **clustered)
-    sums = [*_columns(sa.BigInteger, "verdicts failed passed"), *_columns(sa.Double, "score_sum")]
-    _create("ledger_run_criteria", [_step(), _rubric(), _key("criterion")], sums, **clustered)
+    create_table(
+        "ledger_runs",
+        [key("project_id"), key("run", 256)],
+        required(UTCDateTime, "first_at", "last_at"),
+        Index("ix_ledger_runs_last_at", "project_id", "last_at", "run"),
+    )
+    create_table(
+        "ledger_run_steps",
+        [*_step_keys(), key("mode", None), key("protocol", None), key("model", None)],
+        required(BigInteger, "requests", "responses", "scored", "partial", "unscored", "rewards"),
+        required(Double, "reward_sum", "reward_squares"),
+        required(BigInteger, "verdicts", "failed", "cached"),
+        required(BigInteger, "judge_calls", "tokens_computed", "tokens_reused", "tokens_written"),
+        required(Double, "seconds"),
+        sqlite_with_rowid=False,
+    )
+    create_table(
+        "ledger_run_failures",
+        [*_step_keys(), key("kind", None)],
+        required(BigInteger, "verdicts"),
+        sqlite_with_rowid=False,
+    )
+    create_table(
+        "ledger_run_rubrics",
+        [key("project_id"), key("run", 256), digest("rubric")],
+        required(BigInteger, "responses"),
+        sqlite_with_rowid=False,
+    )
+    create_table(
+        "ledger_run_criteria",
+        [*_step_keys(), digest("rubric"), key("criterion", None)],
+        required(BigInteger, "verdicts", "failed", "passed"),
+        required(Double, "score_sum"),
+        sqlite_with_rowid=False,
+    )
     none = "X''" if op.get_bind().dialect.name == "sqlite" else "''::bytea"
     for statement in (_COUNT_VERDICTS.format(none=none), *_COUNT, "DROP TABLE counted_verdicts"):
         op.get_bind().exec_driver_sql(statement)
 
 
+def _step_keys() -> list[Column[Any]]:
+    return [key("project_id"), key("run", 256), *required(BigInteger, "step")]
+
+
 def downgrade() -> None:
     """Drop them; what they are made from stays."""
-    for name in reversed(_NAMES):
-        op.drop_table(name)
+    names = ("criteria", "rubrics", "failures", "steps")
+    drop_tables(*(f"ledger_run_{name}" for name in names), "ledger_runs")

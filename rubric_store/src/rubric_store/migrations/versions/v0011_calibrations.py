@@ -1,44 +1,34 @@
 """Calibrations of judges in immutable versions, and the aliases that point at them."""
 
-import sqlalchemy as sa
-from alembic import op
+from sqlalchemy import JSON, Integer, String, UniqueConstraint
+
+from rubric_store.migrations.changes import create_table, drop_tables
+from rubric_store.schema import UTCDateTime, key, required
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 loses = "the calibrations that were fitted here, and their aliases; those that ship with the package stay"
 
 
 def upgrade() -> None:
     """Create the tables."""
-    key = sa.String(200).with_variant(sa.String(200, collation="C"), "postgresql")
-    op.create_table(
+    create_table(
         "judge_calibrations",
-        sa.Column("name", key, nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("digest", sa.String(71), nullable=False),
-        sa.Column("content", sa.JSON, nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("name", "version", name="pk_judge_calibrations"),
-        sa.UniqueConstraint("name", "digest", name="uq_judge_calibrations_digest"),
+        [key("name"), *required(Integer, "version")],
+        required(String(71), "digest"),
+        required(JSON, "content"),
+        required(UTCDateTime, "created_at"),
+        UniqueConstraint("name", "digest", name="uq_judge_calibrations_digest"),
     )
-    op.create_table(
+    create_table(
         "judge_calibration_aliases",
-        sa.Column("name", key, nullable=False),
-        sa.Column("alias", key, nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("name", "alias", name="pk_judge_calibration_aliases"),
-        sa.ForeignKeyConstraint(
-            ["name", "version"],
-            ["judge_calibrations.name", "judge_calibrations.version"],
-            name="fk_judge_calibration_aliases_judge_calibrations",
-        ),
+        [key("name"), key("alias")],
+        required(Integer, "version"),
+        references={"judge_calibrations": ["name", "version"]},
     )
 
 
 def downgrade() -> None:
     """Drop them."""
-    op.drop_table("judge_calibration_aliases")
-    op.drop_table("judge_calibrations")
+    drop_tables("judge_calibration_aliases", "judge_calibrations")

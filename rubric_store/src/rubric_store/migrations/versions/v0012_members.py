@@ -1,25 +1,21 @@
 """What each judge of a cascade or panel said, and what it cost."""
 
-import sqlalchemy as sa
-from alembic import op
+from sqlalchemy import Text
+
+from rubric_store.migrations.changes import add_columns, drop_columns
+from rubric_store.schema import optional
 
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 loses = "what each judge of a cascade or panel said and cost; the combined verdicts and the total costs stay"
-
-_TABLES = ("ledger_verdicts", "ledger_rejudgements", "ledger_requests")
 
 
 def upgrade() -> None:
     """Add the columns; rows of before have none."""
-    for table in _TABLES:
-        op.add_column(table, sa.Column("members", sa.Text))
+    add_columns(["ledger_verdicts", "ledger_rejudgements", "ledger_requests"], lambda: optional(Text, "members"))
 
 
 def downgrade() -> None:
     """Drop them."""
-    for table in _TABLES:
-        op.drop_column(table, "members")
+    drop_columns(["ledger_verdicts", "ledger_rejudgements", "ledger_requests"], "members")

@@ -1,38 +1,26 @@
 """What trainers report of runs by step, such as the share of refined responses; kept from now on."""
 
-from functools import partial
-from typing import Any
+from sqlalchemy import BigInteger, Double
 
-import sqlalchemy as sa
-from alembic import op
+from rubric_store.migrations.changes import create_table, drop_tables
+from rubric_store.schema import key, required
 
 revision = "0018"
 down_revision = "0016"
-branch_labels = None
-depends_on = None
 
 loses = "what trainers reported of runs, such as the share of refined responses"
 
 
-def _key(name: str, length: int) -> sa.Column[Any]:
-    kind = partial(sa.String, length)
-    return sa.Column(name, kind().with_variant(kind(collation="C"), "postgresql"), nullable=False)
-
-
 def upgrade() -> None:
     """Create the table."""
-    op.create_table(
+    create_table(
         "ledger_run_measures",
-        _key("project_id", 200),
-        _key("run", 256),
-        sa.Column("step", sa.BigInteger, nullable=False),
-        _key("name", 100),
-        sa.Column("value", sa.Double, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "run", "step", "name", name="pk_ledger_run_measures"),
+        [key("project_id"), key("run", 256), *required(BigInteger, "step"), key("name", 100)],
+        required(Double, "value"),
         sqlite_with_rowid=False,
     )
 
 
 def downgrade() -> None:
     """Drop it."""
-    op.drop_table("ledger_run_measures")
+    drop_tables("ledger_run_measures")
