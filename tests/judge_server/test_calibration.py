@@ -20,6 +20,7 @@ from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.ledger.rows import recorded_page
+from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
@@ -243,7 +244,10 @@ async def test_a_judge_in_another_process_uses_the_maps_of_the_api() -> None:
 async def remote(url: str, calibrations: CalibrationSet) -> Judge:
     """A started judge of an API server in front of one judge process."""
     made = Judge(
-        RemoteExecutor([JudgeClient(url, TOKEN)], interval_s=0.05), MemoryCache(), FENCE, calibrations=calibrations
+        RemoteExecutor([JudgeClient(url, TOKEN)], PoolRules(interval_s=0.05)),
+        MemoryCache(),
+        FENCE,
+        calibrations=calibrations,
     )
     await made.start()
     return made

@@ -24,7 +24,7 @@ from judge_server.ledger import recorder
 from judge_server.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
-from judge_server.pools import Pool
+from judge_server.pools import PoolRules
 from judge_server.remote import executor, serving
 from judge_server.scheduling import call_runner
 from judge_server.scoring import judge
@@ -102,7 +102,9 @@ WORKERS_BUDGET_S = 10.0
 """How long a worker's client retries, in `adjudge_services.wiring.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
 CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + recorder._CLOSE_TIMEOUT_S
-HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "interval_s") + default(Pool, "health_timeout_s"))
+HANG_FOUND_S = default(PoolRules, "misses") * (
+    default(PoolRules, "interval_s") + default(PoolRules, "health_timeout_s")
+)
 HOST_GONE_S = queues._KEEPALIVE["TCP_KEEPIDLE"] + queues._KEEPALIVE["TCP_KEEPINTVL"] * queues._KEEPALIVE["TCP_KEEPCNT"]
 STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in RULES if "Stuck" in r["alert"]))[1])  # type: ignore[index]
 
@@ -123,7 +125,7 @@ INEQUALITIES = {
     "a host that is gone is found before a deadline": (connection.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
     "calls are held for less than a deadline": (call_runner.MAX_HOLD_S, DEADLINE_S),
     "a judge that is back is asked before the retry window ends": (
-        default(Pool, "pause_s") + default(Pool, "interval_s"),
+        default(PoolRules, "pause_s") + default(PoolRules, "interval_s"),
         executor.RETRY_WINDOW_S,
     ),
     "links hang up before the service does": (max(KEPT_BETWEEN_S, http._IDLE_S), KEEP_ALIVE_S),

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 log = logging.getLogger("adjudge")
@@ -222,43 +223,52 @@ def ranked(key: bytes, names: Sequence[str]) -> list[str]:
     return sorted(names, key=weight, reverse=True)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """How a pool checks its members, and when it stops asking them.
+
+    Attributes:
+        interval_s: seconds between health checks of a member.
+        health_timeout_s: seconds until a health check without an answer is missed.
+        misses: missed checks in a row until a member is gone. A member is gone until a check succeeds.
+        spill: a member takes at most this many times the mean load.
+        failures, pause_s, longest_pause_s: those of each member's `CircuitBreaker`.
+        clock: returns seconds.
+    """
+
+    interval_s: float = 2.0
+    health_timeout_s: float = 2.0
+    misses: int = 2
+    spill: float = 1.25
+    failures: int = 3
+    pause_s: float = 1.0
+    longest_pause_s: float = 30.0
+    clock: Callable[[], float] = time.monotonic
+
+    def breaker(self) -> CircuitBreaker:
+        """Return a new circuit breaker."""
+        return CircuitBreaker(
+            self.clock, failures=self.failures, pause_s=self.pause_s, longest_pause_s=self.longest_pause_s
+        )
+
+
 class Pool(Generic[T]):
     """Members by name, each with a circuit breaker, with health checks from `start` to `close`.
 
-    Every `interval_s` seconds `health_check` asks each member whether it is ready. A check without a yes within
-    `health_timeout_s` seconds is a miss. After `misses` in a row, the member is gone until a check succeeds. A
-    successful call between two checks resets the count, because a member that answers is up, however busy it is.
-
-    `spill` limits imbalance: a member takes at most that many times the mean load. `failures`, `pause_s` and
-    `longest_pause_s` configure the breakers. `clock` returns seconds.
+    `health_check` tells whether a member is ready. A successful call between two checks counts like a check that
+    succeeded, because a member that answers is up, however busy it is.
     """
 
     def __init__(
         self,
         members: Mapping[str, T],
         health_check: Callable[[T], Awaitable[bool]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        interval_s: float = 2.0,
-        health_timeout_s: float = 2.0,
-        misses: int = 2,
-        spill: float = 1.25,
-        failures: int = 3,
-        pause_s: float = 1.0,
-        longest_pause_s: float = 30.0,
+        rules: PoolRules = PoolRules(),
     ) -> None:
         self._health_check = health_check
-        self._interval_s = interval_s
-        self._health_timeout_s = health_timeout_s
-        self._allowed_misses = misses
-        self._spill = spill
+        self._rules = rules
         self._watches: list[asyncio.Task[None]] = []
-        self._members = {
-            name: Member(
-                name, target, CircuitBreaker(clock, failures=failures, pause_s=pause_s, longest_pause_s=longest_pause_s)
-            )
-            for name, target in members.items()
-        }
+        self._members = {name: Member(name, target, rules.breaker()) for name, target in members.items()}
 
     @property
     def members(self) -> list[Member[T]]:
@@ -291,7 +301,7 @@ class Pool(Generic[T]):
         if not available:
             return None
         order = [available[name] for name in ranked(key, list(available))]
-        bound = math.ceil(self._spill * (sum(member.load for member in order) + load) / len(order))
+        bound = math.ceil(self._rules.spill * (sum(member.load for member in order) + load) / len(order))
         chosen = next((m for m in order if m.load + load <= bound), None) or min(order, key=lambda m: m.load)
         chosen.breaker.try_acquire()
         return chosen
@@ -318,16 +328,16 @@ class Pool(Generic[T]):
             answers = member.answers
             if not why:
                 member.mark_up()
-            elif missed == self._allowed_misses:
+            elif missed == self._rules.misses:
                 member.mark_down(why)
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._rules.interval_s)
 
     async def _health_problem(self, member: Member[T]) -> str:
         """Why a member fails its health check; empty if it passes."""
         try:
-            async with asyncio.timeout(self._health_timeout_s):
+            async with asyncio.timeout(self._rules.health_timeout_s):
                 return "" if await self._health_check(member.target) else "it reports that it is not ready"
         except TimeoutError:
-            return f"its health check did not answer within {self._health_timeout_s:g} s"
+            return f"its health check did not answer within {self._rules.health_timeout_s:g} s"
         except Exception as error:  # noqa: BLE001 - an unexpected error of a check must not end the watch
             return f"its health check failed: {error or type(error).__name__}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
+from judge_server.pools import PoolRules
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.network_namespaces import NetworkNamespace
@@ -142,7 +143,7 @@ async def fleet(
         endpoint.name: partial(OpenAIEngine, endpoint.url, concurrency=300, timeout_s=timeout_s)
         for endpoint in endpoints
     }
-    pool = EnginePool(engines, interval_s=0.05, health_timeout_s=health_timeout_s, misses=1, pause_s=0.05)
+    pool = EnginePool(engines, PoolRules(interval_s=0.05, health_timeout_s=health_timeout_s, misses=1, pause_s=0.05))
     try:
         await asyncio.gather(*map(EndpointProcess.start, endpoints, faults))
         made = await judge(pool, queue_calls=10_000)  # type: ignore[arg-type]

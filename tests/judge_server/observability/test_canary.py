@@ -17,6 +17,7 @@ from judge_server.cache import RedisCache
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder, recorder
+from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import create_judge_app
@@ -209,7 +210,9 @@ async def test_a_proxy_in_front_of_a_judge_that_repeats_the_request(store: Rubri
                 return httpx2.Response(502, text=f"cannot pass on {request.content!r} of {dict(request.headers)}")
 
         link = JudgeClient(served[0].url, served[0].process.token, transport=Proxy())
-        api = Judge(RemoteExecutor([link], interval_s=0.05, health_timeout_s=0.5), served[0].judge.cache, FENCE)
+        api = Judge(
+            RemoteExecutor([link], PoolRules(interval_s=0.05, health_timeout_s=0.5)), served[0].judge.cache, FENCE
+        )
         await api.start()
         app = create_app(Service(rubrics=store, judges={"default": api}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test") as http:

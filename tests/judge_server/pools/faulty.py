@@ -9,6 +9,7 @@ import pytest
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, Engine, EngineIdentity, Reply
 from tests.judge_server.engines import failures
 
@@ -96,10 +97,12 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 class PoolHarness:
     """A pool of faulty engines by name; an engine that was gone is replaced by a new one."""
 
-    def __init__(self, *names: str, **options: Any) -> None:
+    def __init__(self, *names: str, straggler_timeout_s: float = 30.0, **options: Any) -> None:
         self.made: dict[str, list[Faulty]] = {name: [] for name in names or ("a", "b", "c")}
         self.next: Callable[[], Faulty] = Faulty
-        self.pool = EnginePool({name: self._maker(name) for name in self.made}, **{"interval_s": 60.0} | options)
+        engines = {name: self._maker(name) for name in self.made}
+        rules = PoolRules(**{"interval_s": 60.0} | options)
+        self.pool = EnginePool(engines, rules, straggler_timeout_s=straggler_timeout_s)
 
     def __getitem__(self, name: str) -> Faulty:
         return self.made[name][-1]

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
+from judge_server.pools import PoolRules
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity_of, replies, started
 from tests.judge_server.openai_fixtures import LlamaCppServer
 from tests.judge_server.openai_fixtures import llamacpp_server as other_llamacpp_server
@@ -44,7 +45,7 @@ async def pool_of(*servers: LlamaCppServer) -> EnginePool:
         return OpenAIEngine(server.base_url, api_key=server.api_key, context_tokens=CONTEXT_TOKENS)
 
     return await started(
-        EnginePool({server.base_url: partial(engine, server) for server in servers}, interval_s=3600.0)
+        EnginePool({server.base_url: partial(engine, server) for server in servers}, PoolRules(interval_s=3600.0))
     )
 
 

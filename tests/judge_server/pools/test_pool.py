@@ -5,12 +5,13 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import Member, MemberUnavailable, Pool, ranked
+from judge_server.pools import Member, MemberUnavailable, Pool, PoolRules, ranked
 from tests.hypothesis_examples import examples
 from tests.judge_server.pools.faulty import said
 from tests.judge_server.pools.test_breaker import Clock
@@ -37,9 +38,9 @@ class HealthStub:
         return self.well
 
 
-def pool(*names: str, **options: float) -> Pool[HealthStub]:
+def pool(*names: str, **options: Any) -> Pool[HealthStub]:
     """A pool with these names, without health checks."""
-    return Pool({name: HealthStub() for name in names or NAMES}, HealthStub.healthy, **options)  # type: ignore[arg-type]
+    return Pool({name: HealthStub() for name in names or NAMES}, HealthStub.healthy, PoolRules(**options))
 
 
 def member(of: Pool[HealthStub], name: str) -> Member[HealthStub]:
@@ -191,7 +192,7 @@ async def test_misses_that_are_not_consecutive_change_nothing() -> None:
             await asyncio.Event().wait()
         return answers.pop(0)
 
-    made = Pool({"a": HealthStub()}, healthy, interval_s=0.0, health_timeout_s=10.0, misses=2)
+    made = Pool({"a": HealthStub()}, healthy, PoolRules(interval_s=0.0, health_timeout_s=10.0, misses=2))
     made.start()
     await asyncio.wait_for(done.wait(), 10)
     assert made.members[0].state == "closed"
@@ -208,7 +209,7 @@ async def test_a_member_that_answers_calls_stays_whatever_its_checks_say() -> No
             made.members[0].succeeded()
         return False
 
-    made = Pool({"a": HealthStub()}, healthy, interval_s=0.0, misses=2)
+    made = Pool({"a": HealthStub()}, healthy, PoolRules(interval_s=0.0, misses=2))
     made.start()
     await asyncio.wait_for(made.members[0].gone.wait(), 10)
     assert looks == 21

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import uvicorn
 
 from judge_server.cache import MemoryCache
+from judge_server.pools import PoolRules
 from judge_server.ports import Engine
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import JudgeProcess, create_judge_app
@@ -66,7 +67,9 @@ async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncItera
 @asynccontextmanager
 async def api_of(*served: ListeningJudge, token: str | None = TOKEN) -> AsyncIterator[Judge]:
     """The started judge of an api in front of these."""
-    executor = RemoteExecutor([JudgeClient(one.url, token) for one in served], interval_s=0.05, health_timeout_s=5.0)
+    executor = RemoteExecutor(
+        [JudgeClient(one.url, token) for one in served], PoolRules(interval_s=0.05, health_timeout_s=5.0)
+    )
     made = Judge(executor, MemoryCache(), FENCE)
     try:
         await made.start()

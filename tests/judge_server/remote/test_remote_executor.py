@@ -12,6 +12,7 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, Outcomes, collect
+from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
 from judge_server.remote.executor import (
     JudgeClient,
@@ -258,7 +259,9 @@ async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instea
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
     async with judges(None) as served:
-        api = Judge(RemoteExecutor([JudgeClient(served[0].url, TOKEN)], interval_s=3600.0), MemoryCache(), FENCE)
+        api = Judge(
+            RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)), MemoryCache(), FENCE
+        )
         await api.start()
         if gone:
             await served[0].stop()
@@ -293,7 +296,7 @@ async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_brea
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
     engine = GatedEngine()
     async with judges(engine) as served:
-        executor = RemoteExecutor([JudgeClient(served[0].url, TOKEN)], interval_s=3600.0)
+        executor = RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0))
         api = Judge(executor, MemoryCache(), FENCE)
         await api.start()
         await served[0].stop()
@@ -342,7 +345,7 @@ async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_
 
 
 async def test_an_api_that_has_not_found_a_judge_receives_no_traffic() -> None:
-    executor = RemoteExecutor([JudgeClient("http://127.0.0.1:1", TOKEN)], interval_s=0.05)
+    executor = RemoteExecutor([JudgeClient("http://127.0.0.1:1", TOKEN)], PoolRules(interval_s=0.05))
     assert not await executor.should_receive_traffic()
     await executor.close()
 
@@ -373,7 +376,7 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
     monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     async with judges(None, None) as served:
         executor = RemoteExecutor(
-            [JudgeClient(one.url, TOKEN) for one in served], interval_s=0.05, health_timeout_s=0.5
+            [JudgeClient(one.url, TOKEN) for one in served], PoolRules(interval_s=0.05, health_timeout_s=0.5)
         )
         api = Judge(executor, MemoryCache(), FENCE)
         assert executor.unavailable_reason == ""

@@ -9,13 +9,12 @@ import asyncio
 import logging
 import math
 import re
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
-from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, key_of
+from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
 from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, PoolState, Reply
 
 log = logging.getLogger("adjudge")
@@ -127,27 +126,20 @@ def _fields(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 class EnginePool:
-    """Engines by name. Each is made by a function, because a member that was down is created anew.
-
-    `interval_s` is the time between health checks of a member; `options` are those of `Pool`.
-    """
+    """Engines by name. Each is made by a function, because a member that was down is created anew."""
 
     fatal_error = ""
 
     def __init__(
         self,
         engines: Mapping[str, Callable[[], Engine]],
+        rules: PoolRules = PoolRules(),  # noqa: B008 - a frozen value
         *,
-        clock: Callable[[], float] = time.monotonic,
-        interval_s: float = 2.0,
         straggler_timeout_s: float = STRAGGLER_TIMEOUT_S,
-        **options: Any,
     ) -> None:
-        pooled = {
-            name: PooledEngine(name, make, CircuitBreaker(clock, failures=1, pause_s=interval_s))
-            for name, make in engines.items()
-        }
-        self._pool = Pool(pooled, self._check_health, clock=clock, interval_s=interval_s, **options)
+        restart = replace(rules, failures=1, pause_s=rules.interval_s)
+        pooled = {name: PooledEngine(name, make, restart.breaker()) for name, make in engines.items()}
+        self._pool = Pool(pooled, self._check_health, rules)
         self._straggler_timeout_s = straggler_timeout_s
         self._identity: EngineIdentity | None = None
 

@@ -33,7 +33,7 @@ from judge_server.judging.results import (
     WriteBehindBuffer,
 )
 from judge_server.observability.tracing import propagation_headers, span
-from judge_server.pools import Member, MemberUnavailable, MemberView, Pool, key_of
+from judge_server.pools import Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
 from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, Shard, ShardRequest, TokenCount
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
@@ -224,19 +224,13 @@ class RemoteExecutor:
     def __init__(
         self,
         links: Collection[JudgeClient],
+        rules: PoolRules = PoolRules(),  # noqa: B008 - a frozen value
         *,
-        interval_s: float = 2.0,
-        health_timeout_s: float = 2.0,
         max_calls: int = DEFAULT_QUEUE_RULES.calls,
     ) -> None:
         self.write_buffer = WriteBehindBuffer()
         self.max_calls = max_calls
-        self._pool = Pool(
-            {link.url: link for link in links},
-            self._check_health,
-            interval_s=interval_s,
-            health_timeout_s=health_timeout_s,
-        )
+        self._pool = Pool({link.url: link for link in links}, self._check_health, rules)
         self._identified = asyncio.Event()
         self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +20,7 @@ from judge_server.api.http import problems
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
-from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, ServiceError
+from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.results import Caller, Outcomes
 from judge_server.observability.logs import bind_log_context
@@ -28,7 +28,7 @@ from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLog
 from judge_server.ports import Batch
 from judge_server.queueing import label_of_run
 from judge_server.remote.executor import ROOT, identity_digest
-from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -38,6 +38,7 @@ log = logging.getLogger("adjudge")
 MAX_BODY_BYTES = 256 * 2**20
 """The most an api may send at once. The limit on its own requests is far lower, but prompts repeat shared text."""
 
+MessageT = TypeVar("MessageT")
 NDJSON = "application/x-ndjson"
 
 RESULT_FLUSH_INTERVAL_S = 0.2
@@ -78,76 +79,101 @@ def create_judge_app(
         openapi_url=None,
         telemetry=FASTAPI_TELEMETRY_OFF,
     )
-
-    async def authenticate(request: Request) -> None:
-        if process.token is None:
-            require_loopback_host(request.headers)
-            return
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(token.encode(), process.token.encode()):
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, "send the deployment's ADJUDGE_JUDGE_TOKEN as a bearer token")
-
-    authenticated = [Depends(authenticate)]
-
-    @app.head("/healthz")
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        return JSONResponse({"status": "ok"})
-
-    @app.head("/readyz")
-    @app.get("/readyz")
-    async def readyz(only: SelectedChecks = ()) -> Response:
-        judge = process.ready_judge()
-        parts = {"judge": judge.executor.ready, "cache": judge.cache.ready}
-        checks = {name: await parts[name]() if name in parts else False for name in only or parts}
-        if not all(checks.values()):
-            raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
-        return JSONResponse({"checks": checks})
-
-    @app.get("/metrics", dependencies=[] if process.open_metrics else authenticated)
-    async def metrics() -> Response:
-        judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
-        return Response(judge_metrics_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    @app.get(f"{ROOT}/judge", dependencies=authenticated)
-    async def handshake() -> Response:
-        judge = process.judge
-        message = Handshake(
-            protocol=PROTOCOL_VERSION,
-            version=__version__,
-            identity=judge.identity if judge else None,
-            ready=judge is not None and await judge.executor.ready(),
-            heartbeat_s=HEARTBEAT_INTERVAL_S,
-        )
-        return Response(message.model_dump_json(), media_type="application/json")
-
-    @app.post(f"{ROOT}/tokens", dependencies=authenticated)
-    async def tokens(body: Annotated[Batch, Depends(_batch)]) -> Response:
-        try:
-            return JSONResponse(TokenCount(tokens=await process.ready_judge().executor.count_tokens(body)).model_dump())
-        except EngineUnavailable as error:
-            raise NotReady(str(error), retry_after_s=2) from error
-
-    @app.post(f"{ROOT}/outcomes", dependencies=authenticated)
-    async def outcomes(request: Request, shard_request: Annotated[ShardRequest, Depends(_shard_request)]) -> Response:
-        bind_log_context(project=shard_request.caller.project_id, run=label_of_run(shard_request.caller.run) or None)
-        judge = process.ready_judge()
-        if shard_request.protocol != PROTOCOL_VERSION:
-            raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, not {shard_request.protocol}")
-        if shard_request.identity != identity_digest(judge.identity):
-            raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
-        try:
-            plans = shard_request.response_plans()
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from error
-        events = _result_events(judge, plans, shard_request.caller, shard_request.deadline_s)
-        first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
-        return StreamingResponse(_encoded(first, events), media_type=NDJSON)
-
+    app.state.process = process
+    app.include_router(_probes)
+    app.include_router(_judging)
     problems.install_problem_handlers(app)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=MAX_BODY_BYTES)
     app.add_middleware(RequestLoggingMiddleware)
     return app
+
+
+def _process(request: Request) -> JudgeProcess:
+    process: JudgeProcess = request.app.state.process
+    return process
+
+
+Process = Annotated[JudgeProcess, Depends(_process)]
+
+
+async def _authenticate(request: Request, process: Process) -> None:
+    if process.token is None:
+        require_loopback_host(request.headers)
+        return
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(token.encode(), process.token.encode()):
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, "send the deployment's ADJUDGE_JUDGE_TOKEN as a bearer token")
+
+
+_probes = APIRouter()
+_judging = APIRouter(prefix=ROOT, dependencies=[Depends(_authenticate)])
+
+
+@_probes.head("/healthz")
+@_probes.get("/healthz")
+async def _healthz() -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+@_probes.head("/readyz")
+@_probes.get("/readyz")
+async def _readyz(process: Process, only: SelectedChecks = ()) -> Response:
+    judge = process.ready_judge()
+    parts = {"judge": judge.executor.ready, "cache": judge.cache.ready}
+    checks = {name: await parts[name]() if name in parts else False for name in only or parts}
+    if not all(checks.values()):
+        raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
+    return JSONResponse({"checks": checks})
+
+
+@_probes.get("/metrics")
+async def _metrics(request: Request, process: Process) -> Response:
+    if not process.open_metrics:
+        await _authenticate(request, process)
+    judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
+    return Response(judge_metrics_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@_judging.get("/judge")
+async def _handshake(process: Process) -> Response:
+    judge = process.judge
+    message = Handshake(
+        protocol=PROTOCOL_VERSION,
+        version=__version__,
+        identity=judge.identity if judge else None,
+        ready=judge is not None and await judge.executor.ready(),
+        heartbeat_s=HEARTBEAT_INTERVAL_S,
+    )
+    return Response(message.model_dump_json(), media_type="application/json")
+
+
+@_judging.post("/tokens")
+async def _tokens(request: Request, process: Process) -> Response:
+    batch = await _message(request, _BATCH)
+    if not batch.calls:
+        raise InvalidRequest("calls: a batch needs at least one call")
+    try:
+        return JSONResponse({"tokens": await process.ready_judge().executor.count_tokens(batch)})
+    except EngineUnavailable as error:
+        raise NotReady(str(error), retry_after_s=2) from error
+
+
+@_judging.post("/outcomes")
+async def _outcomes(request: Request, process: Process) -> Response:
+    shard = await _message(request, _SHARD)
+    bind_log_context(project=shard.caller.project_id, run=label_of_run(shard.caller.run) or None)
+    judge = process.ready_judge()
+    if shard.protocol != PROTOCOL_VERSION:
+        raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, not {shard.protocol}")
+    if shard.identity != identity_digest(judge.identity):
+        raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
+    try:
+        plans = shard.response_plans()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    events = _result_events(judge, plans, shard.caller, shard.deadline_s)
+    first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
+    return StreamingResponse(_encoded(first, events), media_type=NDJSON)
 
 
 async def _result_events(
@@ -180,36 +206,17 @@ async def _encoded(first: ResultEvent, events: AsyncGenerator[ResultEvent, None]
             yield event.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-_BATCH = TypeAdapter(Batch)
+_BATCH, _SHARD = TypeAdapter(Batch), TypeAdapter(ShardRequest)
 _JSON = re.compile(r"\s*application/json\s*(;|$)", re.IGNORECASE)
 
 
-def _require_json(request: Request) -> None:
-    """Refuse what a page of another origin could send without a CORS preflight: a form, or plain text."""
+async def _message(request: Request, kind: TypeAdapter[MessageT]) -> MessageT:
+    """Read a message; refuse what a page of another origin could send without a CORS preflight: a form, plain text."""
     if not _JSON.match(request.headers.get("content-type", "")):
         raise HTTPException(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "this endpoint takes JSON; send Content-Type: application/json"
         )
-
-
-async def _batch(request: Request) -> Batch:
-    _require_json(request)
     try:
-        batch = _BATCH.validate_json(await request.body())
+        return kind.validate_json(await request.body())
     except ValidationError as error:
-        raise _unreadable(error) from error
-    if not batch.calls:
-        raise InvalidRequest("calls: a batch needs at least one call")
-    return batch
-
-
-async def _shard_request(request: Request) -> ShardRequest:
-    _require_json(request)
-    try:
-        return ShardRequest.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: ValidationError) -> ServiceError:
-    return InvalidRequest(f"this is not a message of this protocol version: {error.errors()[0]['msg']}")
+        raise InvalidRequest(f"this is not a message of this protocol version: {error.errors()[0]['msg']}") from error
