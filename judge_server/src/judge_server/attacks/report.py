@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from judge_server.attacks.corpus import Attack
 from judge_server.evaluation.html import page_environment
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import MET_FROM, LabelledResponse
+from judge_server.evaluation.labelled import MET_FROM, LabelledResponse, in_turn
 from judge_server.evaluation.metrics import LEVEL, RESAMPLES, UNDEFINED, Estimate, RowBootstrap, as_json
 from trainer_client.wire import Criterion
 
@@ -171,10 +171,7 @@ def chosen_attacks(attacks: Sequence[Attack], limit: int | None) -> list[Attack]
     by_kind: dict[str, list[Attack]] = {}
     for one in sorted(attacks, key=lambda one: _hash(one.id)):
         by_kind.setdefault(one.kind.name, []).append(one)
-    kinds = [by_kind[name] for name in dict.fromkeys(one.kind.name for one in attacks)]
-    longest = max(map(len, kinds), default=0)
-    in_turn = [own[turn] for turn in range(longest) for own in kinds if turn < len(own)]
-    return in_turn if limit is None else in_turn[:limit]
+    return in_turn(by_kind[name] for name in dict.fromkeys(one.kind.name for one in attacks))[:limit]
 
 
 def under_rubric(responses: Sequence[LabelledResponse], criteria: Sequence[Criterion]) -> list[LabelledResponse]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from judge_server.evaluation.corrected_rates import PassCount, observed_rate
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
+from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines, read_labels
 from judge_server.evaluation.labelling import digests_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ports import LedgerReader
@@ -199,17 +199,17 @@ def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse
         by_name.setdefault(group.id.partition("/")[2], group)
     found = []
     for number, row in json_lines(file):
-        name, place, labels = row.get("group"), row.get("response"), row.get("labels")
+        name, place = row.get("group"), row.get("response")
         name = f"{row['request']}/{name}" if "request" in row else name
         group_of = by_name.get(str(name))
         if group_of is None or type(place) is not int or not 0 <= place < len(group_of.responses):
             raise DatasetError(f"{file}:{number}: the run has no response {place!r} of group {name!r}")
-        known = {one.id for one in group_of.responses[place].criteria}
-        if not isinstance(labels, dict) or not labels or not known.issuperset(labels):
-            raise DatasetError(f"{file}:{number}: labels: write an object with some of {', '.join(sorted(known))}")
-        if not all(isinstance(label, bool | int | float) and 0 <= label <= 1 for label in labels.values()):
-            raise DatasetError(f"{file}:{number}: labels: write true, false or a number from 0 to 1")
-        found.append(replace(group_of.responses[place], labels={n: float(label) for n, label in labels.items()}))
+        response = group_of.responses[place]
+        try:
+            numbers = read_labels(row.get("labels"), {one.id for one in response.criteria}, "labels")
+        except ValueError as error:
+            raise DatasetError(f"{file}:{number}: {error}") from None
+        found.append(replace(response, labels=numbers))
     if not found:
         raise DatasetError(f"{file} has no labels")
     return found

@@ -16,10 +16,11 @@ Public labelled data sets are read in the form in which each is published.
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -31,6 +32,7 @@ from trainer_client.wire.groups import Group, as_response
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.verdicts import Pair
 
+T = TypeVar("T")
 Half: TypeAlias = Literal["fit", "held"]
 
 MET_FROM = 0.5
@@ -120,19 +122,31 @@ def criterion(id_: str, description: str, kind: str = "point") -> Criterion:
     )
 
 
+def labelled_response(
+    row: Any, prompt: str, response: str, asked: Iterable[tuple[str, str, float | None]], task: Any = "", **fields: Any
+) -> LabelledResponse:
+    """Build the example of a response from what is asked about it.
+
+    Args:
+        row, prompt, response, task: as in `LabelledResponse`.
+        asked: the id and the description of each criterion, and its label if it has one.
+        fields: further fields of the example.
+    """
+    criteria, labels = [], {}
+    for name, description, label in asked:
+        criteria.append(criterion(name, description))
+        if label is not None:
+            labels[name] = float(label)
+    return LabelledResponse(str(row), prompt, response, tuple(criteria), labels, str(task), **fields)
+
+
 def labelled_steps(
-    row: str, prompt: str, steps: Sequence[str], labels: Mapping[int, float], task: str = ""
+    row: str, prompt: str, steps: Sequence[str], labels: Mapping[int, float], task: Any = ""
 ) -> LabelledResponse:
     """Build the example of a solution in steps: one criterion per step, and labels by step number (from 1)."""
-    return LabelledResponse(
-        row,
-        prompt,
-        "\n".join(f"### Step {number}:\n{step}" for number, step in enumerate(steps, 1)),
-        tuple([criterion(f"step-{n}", STEP_CRITERION.format(number=n)) for n in range(1, len(steps) + 1)]),
-        {f"step-{number}": label for number, label in labels.items()},
-        task,
-        in_steps=True,
-    )
+    shown = "\n".join(f"### Step {number}:\n{step}" for number, step in enumerate(steps, 1))
+    asked = [(f"step-{n}", STEP_CRITERION.format(number=n), labels.get(n)) for n in range(1, len(steps) + 1)]
+    return labelled_response(row, prompt, shown, asked, task, in_steps=True)
 
 
 def up_to_first_wrong(steps: int, first_wrong: int | None) -> dict[int, float]:
@@ -233,7 +247,7 @@ def _labelled_group(row: dict[str, Any], name: str, task: str) -> Iterator[Examp
     known = {one.id for one in group.rubric.criteria}
     material = (group.grounding, group.reference_answer, group.ground_truth)
     for place, (given, response) in enumerate(zip(labels, group.responses, strict=True)):
-        numbers = _labels(given, known, place)
+        numbers = read_labels(given, known, f"labels[{place}]")
         text = as_response(response).text
         if not isinstance(text, str):
             raise ValueError(f"responses[{place}]: expected a text")
@@ -241,14 +255,15 @@ def _labelled_group(row: dict[str, Any], name: str, task: str) -> Iterator[Examp
             yield LabelledResponse(name, row["prompt"], text, group.rubric.criteria, numbers, task, *material)
 
 
-def _labels(given: Any, known: set[str], place: int) -> dict[str, float]:
+def read_labels(given: Any, known: set[str], where: str) -> dict[str, float]:
+    """Return the labels of a response by criterion; raises `ValueError` with `where` if they have another form."""
     if not isinstance(given, dict):
-        raise ValueError(f'labels[{place}]: expected an object such as {{"criterion-id": true}}')
+        raise ValueError(f'{where}: expected an object such as {{"criterion-id": true}}')
     for name, label in given.items():
         if name not in known:
-            raise ValueError(f"labels[{place}]: the rubric has no criterion {name!r}")
+            raise ValueError(f"{where}: the rubric has no criterion {name!r}; it has {', '.join(sorted(known))}")
         if not isinstance(label, bool | int | float) or not 0 <= label <= 1:
-            raise ValueError(f"labels[{place}].{name} is {label!r}; write true, false or a number from 0 to 1")
+            raise ValueError(f"{where}.{name} is {label!r}; write true, false or a number from 0 to 1")
     return {name: float(label) for name, label in given.items()}
 
 
@@ -263,16 +278,13 @@ def sample(examples: Sequence[Example], size: int | None, longest: int | None = 
     by_task: dict[str, list[Example]] = {}
     for example in sorted(short, key=_order):
         by_task.setdefault(example.task, []).append(example)
-    chosen: set[int] = set()
-    queues = [iter(one) for one in by_task.values()]
-    while len(chosen) < size:
-        for queue in list(queues):
-            following = next(queue, None)
-            if following is None:
-                queues.remove(queue)
-            elif len(chosen) < size:
-                chosen.add(id(following))
+    chosen = set(map(id, in_turn(by_task.values())[:size]))
     return [example for example in short if id(example) in chosen]
+
+
+def in_turn(groups: Iterable[Iterable[T]]) -> list[T]:
+    """Return the first of each group, then the second of each, and so on."""
+    return [one for turn in zip_longest(*groups) for one in turn if one is not None]
 
 
 def _order(example: Example) -> str:
@@ -299,9 +311,8 @@ def processbench(file: Path) -> Iterator[Example]:
     """Yield solutions with people's index of the first wrong step (ProcessBench: `steps`, `label`, -1 for none)."""
     for row in rows(file):
         steps, first = row["steps"], None if row["label"] < 0 else row["label"] + 1
-        yield labelled_steps(
-            row["id"], row["problem"], steps, up_to_first_wrong(len(steps), first), str(row.get("split", ""))
-        )
+        labels = up_to_first_wrong(len(steps), first)
+        yield labelled_steps(row["id"], row["problem"], steps, labels, row.get("split", ""))
 
 
 def prm800k(file: Path) -> Iterator[Example]:
@@ -383,17 +394,14 @@ LLM_RUBRIC = {
 
 def llm_rubric(file: Path) -> Iterator[Example]:
     """Yield conversations with a person's answers from 1 to 4 to nine questions (LLM-Rubric), as labels in [0, 1]."""
-    criteria = tuple([criterion(name, text) for name, text in LLM_RUBRIC.items()])
     for row in rows(file):
         turns = "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in row["conversation"]["messages"])
-        labels = {
-            name: (int(row["human"][name]) - 1) / 3
-            for name in LLM_RUBRIC
-            if str(row["human"].get(name, "")).isdigit() and 1 <= int(row["human"][name]) <= 4
-        }
-        yield LabelledResponse(
-            str(row["human"]["text_id"]), "Hold a conversation with the user.", turns, criteria, labels
-        )
+        answers = {name: str(row["human"].get(name)) for name in LLM_RUBRIC}
+        asked = [
+            (name, text, (int(answers[name]) - 1) / 3 if answers[name] in ("1", "2", "3", "4") else None)
+            for name, text in LLM_RUBRIC.items()
+        ]
+        yield labelled_response(row["human"]["text_id"], "Hold a conversation with the user.", turns, asked)
 
 
 def contractnli(file: Path) -> Iterator[Example]:
@@ -403,13 +411,7 @@ def contractnli(file: Path) -> Iterator[Example]:
     """
     for row in sorted(_contracts(file), key=lambda row: len(row["text"])):
         asked = [(one["id"], one["hypothesis"], one["choice"] == "Entailment") for one in row["criteria"]]
-        yield LabelledResponse(
-            str(row["id"]),
-            "Draw up a non-disclosure agreement.",
-            row["text"],
-            tuple([criterion(name, text) for name, text, _ in asked]),
-            {name: float(met) for name, _, met in asked},
-        )
+        yield labelled_response(row["id"], "Draw up a non-disclosure agreement.", row["text"], asked)
 
 
 def _contracts(file: Path) -> Iterator[dict[str, Any]]:
@@ -432,15 +434,10 @@ def _contracts(file: Path) -> Iterator[dict[str, Any]]:
 def infobench(file: Path) -> Iterator[Example]:
     """Yield responses with experts' yes-no questions about them, and the verdict on each (InfoBench: `eval`)."""
     for row in rows(file):
-        asked = list(zip(row["decomposed_questions"], row["eval"], strict=True))
-        yield LabelledResponse(
-            str(row["id"]),
-            f"{row['instruction']}\n\n{row['input']}".strip(),
-            row["output"],
-            tuple([criterion(f"q{n}", question) for n, (question, _) in enumerate(asked, 1)]),
-            {f"q{n}": float(met) for n, (_, met) in enumerate(asked, 1) if met is not None},
-            str(row.get("subset", "")),
-        )
+        answered = zip(row["decomposed_questions"], row["eval"], strict=True)
+        asked = [(f"q{n}", question, met) for n, (question, met) in enumerate(answered, 1)]
+        prompt = f"{row['instruction']}\n\n{row['input']}".strip()
+        yield labelled_response(row["id"], prompt, row["output"], asked, row.get("subset", ""))
 
 
 def healthbench(file: Path) -> Iterator[Example]:
@@ -454,25 +451,15 @@ def healthbench(file: Path) -> Iterator[Example]:
         if "binary_labels" in row:
             votes = row["binary_labels"]
             if 2 * sum(votes) != len(votes):
-                labels = {"c1": float(2 * sum(votes) > len(votes))}
-                yield LabelledResponse(
-                    row["prompt_id"],
-                    prompt,
-                    row["completion"],
-                    (criterion("c1", row["rubric"]),),
-                    labels,
-                    str(row.get("category", "")),
-                )
+                asked = [("c1", row["rubric"], 2 * sum(votes) > len(votes))]
+                yield labelled_response(row["prompt_id"], prompt, row["completion"], asked, row.get("category", ""))
             continue
-        verdicts = ast.literal_eval(row["responses"])
-        asked = list(zip(row["rubrics"], verdicts, strict=True))
-        yield LabelledResponse(
-            row["prompt_id"],
-            prompt,
-            row["prompt_response"][-1]["content"],
-            tuple([criterion(f"c{n}", rubric["criterion"]) for n, (rubric, _) in enumerate(asked, 1)]),
-            {f"c{n}": float(bool(v["response_dict"]["criteria_met"])) for n, (_, v) in enumerate(asked, 1)},
-        )
+        judged = zip(row["rubrics"], ast.literal_eval(row["responses"]), strict=True)
+        asked = [
+            (f"c{n}", rubric["criterion"], bool(verdict["response_dict"]["criteria_met"]))
+            for n, (rubric, verdict) in enumerate(judged, 1)
+        ]
+        yield labelled_response(row["prompt_id"], prompt, row["prompt_response"][-1]["content"], asked)
 
 
 def biggen(file: Path) -> Iterator[Example]:
@@ -510,7 +497,6 @@ def summeval(file: Path) -> Iterator[Example]:
     Reads rows with all summaries of an article (`text`, `machine_summaries` and a list per quality), and rows with one
     summary (`text`, `decoded`, `expert_annotations`).
     """
-    criteria = tuple([criterion(name, text) for name, text in SUMMEVAL.items()])
     for row in rows(file):
         if "text" not in row:
             raise DatasetError(f"{file}: row {row.get('id')} has no text; pair the annotations with their articles")
@@ -523,10 +509,8 @@ def summeval(file: Path) -> Iterator[Example]:
             experts = row["expert_annotations"]
             scored = [(row["decoded"], {name: sum(one[name] for one in experts) / len(experts) for name in SUMMEVAL})]
         for summary, scores in scored:
-            labels = {name: (float(score) - 1) / 4 for name, score in scores.items()}
-            yield LabelledResponse(
-                str(row["id"]), "Summarize the article.", summary, criteria, labels, grounding=row["text"]
-            )
+            asked = [(name, text, (float(scores[name]) - 1) / 4) for name, text in SUMMEVAL.items()]
+            yield labelled_response(row["id"], "Summarize the article.", summary, asked, grounding=row["text"])
 
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
