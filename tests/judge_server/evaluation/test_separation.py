@@ -91,14 +91,14 @@ def test_without_any_pair_the_figures_are_undefined() -> None:
     assert (found.prompts, found.ordered, found.interval, found.mean_good, found.tied) == (0, None, None, None, None)
 
 
-def test_the_interval_contains_the_figure_and_is_reproduced_by_its_seed() -> None:
+def test_the_interval_contains_the_figure_and_is_reproducible() -> None:
     groups = [labelled([1.0], [0.0]), labelled([0.0], [1.0]), labelled([1.0], [0.0])]
-    found = separation(groups, seed=3)
+    found = separation(groups)
     assert found.interval is not None
     low, high = found.interval
     assert 0 <= low <= found.ordered <= high <= 1  # type: ignore[operator]
     assert low < high
-    assert separation(groups, seed=3) == found
+    assert separation(groups) == found
     assert separation(groups[:1]).interval is None
 
 

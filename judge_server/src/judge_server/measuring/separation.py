@@ -4,7 +4,6 @@ Pure functions of judged responses whose quality is known.
 """
 
 import math
-import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,8 +14,6 @@ from judge_server.monitoring.monitors import wilson
 from trainer_client.wire import Criterion, ResponseReward
 
 MAX_SUMMARY_CRITERIA = 200
-_RESAMPLES = 1000
-_TAILS = (0.025, 0.975)
 _Z = 1.959963984540054
 """The 97.5% quantile of the normal distribution."""
 
@@ -110,13 +107,8 @@ class Separation:
     criteria: tuple[CriterionSeparation, ...]
 
 
-def separation(labelled: Sequence[LabelledPrompt], *, seed: int = 0) -> Separation:
-    """Measure how rewards and verdicts separate good from bad responses.
-
-    Args:
-        labelled: the judged responses of each prompt.
-        seed: seed of the resampling for `interval`.
-    """
+def separation(labelled: Sequence[LabelledPrompt]) -> Separation:
+    """Measure how rewards and verdicts separate good from bad responses to the same prompts."""
     rewards = [(_rewards(one.good), _rewards(one.bad)) for one in labelled]
     both = [(good, bad) for good, bad in rewards if good and bad]
     ordered = [fmean(_order(g, b) for g in good for b in bad) for good, bad in both]
@@ -129,7 +121,7 @@ def separation(labelled: Sequence[LabelledPrompt], *, seed: int = 0) -> Separati
         mean_good=_mean([fmean(good) for good, _ in both]),
         mean_bad=_mean([fmean(bad) for _, bad in both]),
         ordered=_mean(ordered),
-        interval=_interval(ordered, seed),
+        interval=_interval(ordered),
         tied=_mean(ties),
         criteria=_by_criterion(labelled),
     )
@@ -169,13 +161,14 @@ def _order(good: float, bad: float) -> float:
     return 0.5 if good == bad else float(good > bad)
 
 
-def _interval(values: Sequence[float], seed: int) -> tuple[float, float] | None:
+def _interval(values: Sequence[float]) -> tuple[float, float] | None:
     if len(values) < 2:
         return None
-    draw = random.Random(seed)  # noqa: S311 (statistics, not a secret)
-    means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-    low, high = (means[min(int(tail * _RESAMPLES), _RESAMPLES - 1)] for tail in _TAILS)
-    return low, high
+    from judge_server.evaluation.metrics import RowBootstrap  # imports numpy, which the service does without
+
+    prompts = range(len(values))
+    found = RowBootstrap(prompts).mean(prompts, values)
+    return found.low, found.high
 
 
 def _by_criterion(labelled: Sequence[LabelledPrompt]) -> tuple[CriterionSeparation, ...]:
