@@ -290,11 +290,10 @@ class Generator(ABC, Generic[RowT, ParametersT]):
         self,
         writer: Writer,
         criteria: Sequence[Criterion],
+        metadata: Mapping[str, JsonValue],
         *,
-        question: str,
         correct: str | None = None,
         judged: Sequence[Criterion] | None = None,
-        metadata: Mapping[str, JsonValue] | None = None,
         record: dict[str, JsonValue],
         flags: Sequence[str] = (),
     ) -> GeneratedRubric:
@@ -303,15 +302,15 @@ class Generator(ABC, Generic[RowT, ParametersT]):
         Args:
             writer: the judge of validity.
             criteria: the checked criteria.
-            question, correct: what they are about, and the known answer.
+            metadata: what is stored with the version, besides validity: the question, and more.
+            correct: the known answer to the question.
             judged: the criteria to judge; by default all.
-            metadata: what is stored with the version besides question and validity.
             record, flags: as in `GeneratedRubric`.
         """
-        kept: dict[str, JsonValue] = {**(metadata or {}), "question": question}
-        found = [*flags]
+        kept, found = {**metadata}, [*flags]
         if self.parameters.validity:
             prompts = self.prompt_templates
+            question = str(metadata["question"])
             items = await judge_items(
                 writer, judged or criteria, question=question, correct=correct, prompt_templates=prompts
             )

@@ -92,9 +92,8 @@ class ContrastiveGenerator(Generator[ContrastiveRow, ContrastiveParameters]):
         return await self.finish(
             writer,
             criteria,
-            question=row.question,
+            {"question": row.question, "ground_truth": row.ground_truth},
             correct=row.ground_truth,
-            metadata={"ground_truth": row.ground_truth},
             record={"solutions_given": bool(row.solutions), **counts, "right_solutions": list(halves["right"])},
             flags=[name for name, applies in one_sided.items() if applies],
         )

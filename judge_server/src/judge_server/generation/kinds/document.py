@@ -168,8 +168,7 @@ class DocumentGenerator(Generator[DocumentRow, DocumentParameters]):
         made = await self.finish(
             writer,
             criteria,
-            question=task.question,
-            metadata=details,
+            details,
             record={**details, "passage": passage},
             flags=["passage_cut"] if len(passage) < len(row.text.rstrip()) else [],
         )

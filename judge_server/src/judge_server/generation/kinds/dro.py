@@ -85,7 +85,7 @@ class GateGenerator(Generator[AnsweredRow, GateParameters]):
         return await self.finish(
             writer,
             criteria_from_drafts(kept),
-            question=row.question,
+            {"question": row.question},
             correct=row.reference_answer,
             record={"reference_answer": row.reference_answer, "dropped": dropped},
         )
@@ -159,7 +159,7 @@ class GradedGenerator(Generator[AnsweredRow, GradedParameters]):
         return await self.finish(
             writer,
             criteria_from_drafts(drafts, _sign, scale=self.parameters.scale),
-            question=row.question,
+            {"question": row.question},
             correct=row.reference_answer,
             record={"reference_answer": row.reference_answer},
         )

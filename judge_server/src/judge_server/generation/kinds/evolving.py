@@ -117,9 +117,8 @@ class EvolvingGenerator(Generator[EvolvingRow, EvolvingParameters]):
         made = await self.finish(
             writer,
             criteria,
-            question=row.question,
+            {**(parent.metadata if parent is not None else {}), "question": row.question},
             judged=criteria[-len(discriminating) :],
-            metadata=parent.metadata if parent is not None else {},
             record={"responses": len(responses), "grades": table},
             flags=["new_rubric"] if parent is None else [],
         )

@@ -69,7 +69,7 @@ class PointsGenerator(Generator[PointsRow, PointsParameters]):
         return await self.finish(
             writer,
             criteria_from_drafts(drafts),
-            question=row.question,
+            {"question": row.question},
             correct=row.ideal_answer,
             record={"ideal_answer": ideal, "ideal_answer_given": row.ideal_answer is not None},
         )

@@ -75,9 +75,8 @@ class ReferenceGenerator(Generator[ReferenceRow, ReferenceParameters]):
         return await self.finish(
             writer,
             criteria,
-            question=row.question,
+            {"question": row.question, "ground_truth": row.ground_truth},
             correct=row.ground_truth,
-            metadata={"ground_truth": row.ground_truth},
             record={"reference_answer": reference, "reference_answer_given": row.reference_answer is not None},
             flags=[] if _names_result(criteria, row.ground_truth) else ["result_not_named"],
         )
