@@ -16,6 +16,7 @@ from judge_server.cache import MemoryCache
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig
+from judge_server.judging.results import collect
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
@@ -158,7 +159,7 @@ class AdjudgeContender:
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Judge the item with the service's judge, and return the verdict as in an answer of the service."""
         plan = self._plan(item)
-        outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
+        outcomes = await collect(self._judge.judge([plan], asyncio.get_running_loop().time() + DEADLINE_S))
         (slot,) = plan.pending
         outcome = outcomes.by_digest[slot.digests[0]]
         if isinstance(outcome, CallFailure):

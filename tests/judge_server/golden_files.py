@@ -13,7 +13,7 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.ports import Batch, Call, LabelChoice, Reply, RubricSource, TokenChoice
 from judge_server.prompts.library import TemplateLibrary, builtin_sets
-from judge_server.scoring.ranking import compare
+from judge_server.scoring.scorer import Scorer
 from tests.judge_server.support import STEPPED, group, judge, plan, prepared
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, JudgingProtocol, as_response
@@ -162,7 +162,7 @@ async def _compared() -> str:
             request = ComparisonRequest.model_validate(
                 {"pairs": pairs, "rubric": rubric, "judging": {"rationale": rationale}}
             )
-            await compare(asking, UNUSED, request, request_id="golden", project_id="golden")
+            await Scorer(asking, UNUSED).compare(request, request_id="golden", project_id="golden")
     await asking.close()
     return _together(sections)
 

@@ -19,6 +19,7 @@ from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
+from judge_server.judging.results import collect
 from judge_server.ledger.rows import recorded_page
 from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
@@ -232,7 +233,7 @@ async def test_a_judge_in_another_process_uses_the_maps_of_the_api() -> None:
         asked = plan(
             api.prepared(JudgingConfig("binary")), group(), "Yes.", [Criterion.model_validate(c) for c in CRITERIA]
         )
-        outcomes = await api.outcomes([asked], await deadline_after())
+        outcomes = await collect(api.judge([asked], await deadline_after()))
         found = {slot.criterion: outcomes.by_digest[slot.digests[0]] for slot in asked.pending}
         await api.close()
     pitfall = found.pop("pitfall")
@@ -371,7 +372,7 @@ async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_re
     criteria = tuple(Criterion(id=kind, kind=kind, description="Counts.") for kind in both)
     planner = GroupPlanner(service.prepared(JudgingConfig("stepwise")), GroupContext("Count."), criteria)
     made = planner.plan(JudgedContent("### Step 1: one\n### Step 2: two", 0, None))
-    outcomes = await service.outcomes([made], await deadline_after())
+    outcomes = await collect(service.judge([made], await deadline_after()))
     steps = {slot.criterion: verdict_of(slot, outcomes).step for slot in made.pending}
     await service.close()
     assert steps == {kind: 2 if kind in asked_about else 0 for kind in both}

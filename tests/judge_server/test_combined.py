@@ -23,7 +23,7 @@ from judge_server.judging.combining import (
 from judge_server.judging.contextual import relative_probability
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import Caller
+from judge_server.judging.results import Caller, collect
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scheduling.executor import LocalExecutor
@@ -107,7 +107,7 @@ def plans(
 async def verdicts(made: CombinedJudge, *responses: str, of: list[Criterion] = CRITERIA) -> dict[str, object]:
     """The outcome of each criterion of the first response."""
     asked = plans(made, *(responses or ("Yes.",)), of=of)
-    found = await made.outcomes(asked, await deadline_after())
+    found = await collect(made.judge(asked, await deadline_after()))
     return {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].pending}
 
 
@@ -121,7 +121,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
     members = NamedJudges(small=SURE | {"Beta": 0.6, "Delta": 0.7}, large=large)
     made = await members.cascade()
     asked = plans(made, "Yes.")
-    found = await made.outcomes(asked, await deadline_after())
+    found = await collect(made.judge(asked, await deadline_after()))
     said = [found.by_digest[slot.digests[0]] for slot in asked[0].pending]
     assert members.asked("large") == {"Beta", "Delta"}
     assert batches == [2, 2]
@@ -147,8 +147,8 @@ async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
     made = await members.cascade()
     small = made.judges[0]
     alone = plans(made, "Yes.")
-    await small.outcomes([one.members[0] for one in alone], await deadline_after())  # type: ignore[attr-defined]
-    found = await made.outcomes(alone, await deadline_after())
+    await collect(small.judge([one.members[0] for one in alone], await deadline_after()))  # type: ignore[attr-defined]
+    found = await collect(made.judge(alone, await deadline_after()))
     assert found.costs.calls == 0
     assert found.cached == {slot.digests[0] for slot in alone[0].pending}
     assert set(members.scripts["small"].asked.values()) == {1}
@@ -183,7 +183,7 @@ async def test_a_hanging_large_judge_times_out_only_the_verdicts_that_need_it() 
     judges = await members.judges() | {"large": await judge(large)}
     made = CombinedJudge(judges, "cascade", BAND)
     asked = plans(made, "Yes.")
-    running = asyncio.create_task(made.outcomes(asked, await deadline_after()))
+    running = asyncio.create_task(collect(made.judge(asked, await deadline_after())))
     await large.busy()
     advance_time()
     found = await running
@@ -256,7 +256,7 @@ async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> Non
     large = GatedEngine()
     members = NamedJudges(small=SURE | {"Alpha": 0.5})
     made = CombinedJudge({**await members.judges(), "large": await judge(large)}, "cascade", BAND)
-    running = asyncio.create_task(made.outcomes(plans(made, "Yes."), await deadline_after()))
+    running = asyncio.create_task(collect(made.judge(plans(made, "Yes."), await deadline_after())))
     await large.busy()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -272,7 +272,7 @@ async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> Non
 async def test_identical_calls_of_two_cascades_are_made_once() -> None:
     members = NamedJudges(small=SURE | {"Alpha": 0.5}, large={"Alpha": 0.8})
     made = await members.cascade()
-    asked = [made.outcomes(plans(made, "Yes."), await deadline_after()) for _ in range(3)]
+    asked = [collect(made.judge(plans(made, "Yes."), await deadline_after())) for _ in range(3)]
     await asyncio.gather(*asked)
     assert {name: sum(script.asked.values()) for name, script in members.scripts.items()} == {"small": 4, "large": 1}
 
@@ -281,7 +281,7 @@ async def test_a_panel_weights_probabilities_and_counts_disagreements() -> None:
     members = NamedJudges(a={"Alpha": 0.9, "Beta": 0.2}, b={"Alpha": 0.4, "Beta": 0.1}, c={"Alpha": 0.6, "Beta": 0.3})
     made = await members.panel(PanelRule(WeightedMean((2, 1, 1))))
     asked = plans(made, "Yes.", of=CRITERIA[:2])
-    found = await made.outcomes(asked, await deadline_after())
+    found = await collect(made.judge(asked, await deadline_after()))
     said = [found.by_digest[slot.digests[0]] for slot in asked[0].pending]
     assert [(one.score, one.probability) for one in said if isinstance(one, JudgeResult)] == [
         (1.0, pytest.approx(0.7)),
@@ -388,9 +388,9 @@ async def test_steps_come_from_the_judge_that_decides() -> None:
     made = await NamedJudges(small=by_hash, large=by_hash).cascade(CascadeRule(Band(0.0, 1.0)))
     text = "### Step 1: a\nx\n### Step 2: b\ny"
     stepwise = plans(made, text, config=JudgingConfig("stepwise"))
-    found = await made.outcomes(stepwise, await deadline_after(), caller=Caller("run"))
+    found = await collect(made.judge(stepwise, await deadline_after(), caller=Caller("run")))
     (plan,) = stepwise
-    of_large = await made.judges[1].outcomes([plan.members[1]], await deadline_after())  # type: ignore[attr-defined]
+    of_large = await collect(made.judges[1].judge([plan.members[1]], await deadline_after()))  # type: ignore[attr-defined]
     large = {slot.criterion: of_large.by_digest[slot.digests[0]] for slot in plan.members[1].pending}  # type: ignore[attr-defined]
     for slot in plan.pending:
         said, expected = found.by_digest[slot.digests[0]], large[slot.criterion]
@@ -439,7 +439,7 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
     made = await members.cascade()
     config = JudgingConfig("binary", contextual=True)
     asked = plans(made, "Yes.", config=config)
-    found = await made.outcomes(asked, await deadline_after())
+    found = await collect(made.judge(asked, await deadline_after()))
     said = {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].pending}
     assert members.asked("large") == {"Beta"}
     for criterion, outcome in said.items():
@@ -448,6 +448,6 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
         by_small, by_large = relative_probability(given[word], 0.6), relative_probability(SURE[word], SURE[word])
         expected = by_large if word == "Beta" else by_small
         assert outcome.probability == pytest.approx(expected)
-    again = await made.outcomes(plans(made, "Yes.", config=config), await deadline_after())
+    again = await collect(made.judge(plans(made, "Yes.", config=config), await deadline_after()))
     assert again.cached == {slot.digests[0] for slot in asked[0].pending}
     assert again.costs.calls == 0

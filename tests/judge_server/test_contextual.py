@@ -13,6 +13,7 @@ from judge_server.errors import TooLarge
 from judge_server.judging.calibration import NEUTRAL
 from judge_server.judging.contextual import relate, relative_probability
 from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import collect
 from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scoring.scorer import Scorer
@@ -240,7 +241,7 @@ async def test_a_judge_in_another_process_gives_the_same_verdicts() -> None:
         found = []
         for made in (here, api):
             asked = plan(made.prepared(config), group(), "Yes.", of)
-            outcomes = await made.outcomes([asked], await deadline_after())
+            outcomes = await collect(made.judge([asked], await deadline_after()))
             found.append([outcomes.by_digest[slot.digests[0]] for slot in asked.pending])
         await api.close()
     assert found[0] == found[1]

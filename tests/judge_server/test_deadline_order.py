@@ -14,7 +14,7 @@ from judge_server.engines.common import RunningCalls
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import Caller
+from judge_server.judging.results import Caller, collect
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
 from judge_server.scheduling.admission import QueueRules
 from judge_server.scoring.judge import Judge
@@ -76,7 +76,9 @@ async def cut_off(
         ]
         for run, of in sizes.items()
     }
-    outcomes = await asyncio.gather(*(made.outcomes(of, deadline, caller=Caller(run)) for run, of in asked.items()))
+    outcomes = await asyncio.gather(
+        *(collect(made.judge(of, deadline, caller=Caller(run))) for run, of in asked.items())
+    )
     left: defaultdict[str, DeadlineResult] = defaultdict(DeadlineResult)
     for (run, plans), found in zip(asked.items(), outcomes, strict=True):
         for one in plans:

@@ -11,6 +11,7 @@ from judge_server.engines import engine_from_url
 from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.errors import EngineNotReady, EngineStartError, InvalidRequest
 from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import collect
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Option, Reply, TokenChoice
 from tests.judge_server import support
 from tests.judge_server.decision_answers import (
@@ -207,7 +208,7 @@ async def test_a_judge_sends_named_texts_and_the_meaning_of_each_answer() -> Non
         judge = await support.judge(engine)  # type: ignore[arg-type]
         try:
             (plan,) = support.plans(judge, "7 is prime.", of=support.criteria("Says that 7 is prime.", "Is polite."))
-            outcomes = await judge.outcomes([plan], judge.clock() + 60)
+            outcomes = await collect(judge.judge([plan], judge.clock() + 60))
             graded = judge.prepared(JudgingConfig("graded"))
             assert graded.fingerprint != judge.prepared(JudgingConfig("binary")).fingerprint
             for refused in ({"rationale": True}, {"per_call": "all"}, {"think_tokens": 9}):

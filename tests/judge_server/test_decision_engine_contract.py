@@ -14,6 +14,7 @@ from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import collect
 from judge_server.ports import Call, CallFailure, Engine, LabelChoice, Option, Reasoning, Reply, TokenChoice
 from judge_server.scoring.verdicts import verdict_of
 from tests.judge_server import support
@@ -158,7 +159,7 @@ async def test_a_rubric_is_judged_under_every_protocol_that_needs_no_written_tex
             support.plan(judge.prepared(JudgingConfig(protocol)), support.group(), support.STEPPED, criteria)
             for protocol in protocols
         ]
-        outcomes = await judge.outcomes(plans, asyncio.get_running_loop().time() + 600)
+        outcomes = await collect(judge.judge(plans, asyncio.get_running_loop().time() + 600))
     finally:
         await judge.close()
     for protocol, plan in zip(protocols, plans, strict=True):

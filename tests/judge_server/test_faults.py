@@ -8,7 +8,7 @@ import pytest
 
 from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.results import Outcomes
+from judge_server.judging.results import Outcomes, collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.redis_process import RedisProcess
@@ -57,7 +57,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_cal
     engine = EngineDyingMidBatch()
     made = await judge(engine, queue_calls=10_000)
     asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
-    working = asyncio.create_task(made.outcomes(asked, await deadline_after()))
+    working = asyncio.create_task(collect(made.judge(asked, await deadline_after())))
     await engine.busy.wait()
     engine.dead.set()
     outcomes = await working
@@ -67,7 +67,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_cal
     assert {engine.asked[key] for key in finished} == {1}
     assert max(engine.asked.values()) == 2  # in flight at the fault, and one retry
     engine.alive_again = True
-    again = await made.outcomes(asked, await deadline_after())
+    again = await collect(made.judge(asked, await deadline_after()))
     assert (len(again.cached), again.costs.calls, failures(again)) == (504, 504, {})
     assert {digest: again.by_digest[digest] for digest in again.cached} == {
         digest: outcome for digest, outcome in outcomes.by_digest.items() if isinstance(outcome, JudgeResult)
@@ -96,7 +96,7 @@ async def test_a_redis_restart_makes_judging_slower_and_never_wrong() -> None:
         verdicts: dict[bytes, object] = {}
 
         async def score(response: str) -> Outcomes:
-            outcomes = await made.outcomes(plans(made, response, of=TWELVE), await deadline_after())
+            outcomes = await collect(made.judge(plans(made, response, of=TWELVE), await deadline_after()))
             assert not failures(outcomes)
             for digest, outcome in outcomes.by_digest.items():
                 assert verdicts.setdefault(digest, outcome) == outcome
@@ -130,7 +130,9 @@ class HangingCache(MemoryCache):
 
 async def test_a_hanging_cache_does_not_delay_the_answer_at_the_deadline() -> None:
     made = await judge(cache=HangingCache())
-    outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=TWELVE), await deadline_after(0.05)), 10)
+    outcomes = await asyncio.wait_for(
+        collect(made.judge(plans(made, "Yes.", of=TWELVE), await deadline_after(0.05))), 10
+    )
     assert failures(outcomes) == {"timeout": 12}
     for storing in made._storing:
         storing.cancel()

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.pairs import PairPlanner
 from judge_server.ports import Batch, Call, CallFailure, Reply
-from judge_server.scoring import ranking
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, advance_time, request
 from tests.judge_server.test_http_bad_input import checked_problem
@@ -149,17 +149,17 @@ async def test_reasons_are_given_for_each_order_and_comparisons_are_cached(http:
 async def test_pairs_are_planned_in_slices_and_large_ones_in_a_thread(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_pair, planned = ranking._plans, []
+    plan_pair, planned = PairPlanner.plan, []
 
-    def plans(*given: Any) -> Any:
+    def plan(*given: Any) -> Any:
         planned.append(threading.current_thread() is threading.main_thread())
         if len(planned) == 3:
             advance_time()
         return plan_pair(*given)
 
     monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
-    monkeypatch.setattr(ranking, "_plans", plans)
+    monkeypatch.setattr(PairPlanner, "plan", plan)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]
     answer = await http.post("/v1/comparisons", json={"pairs": pairs, "deadline_s": 60})
-    assert (answer.status_code, planned) == (503, [False, True, True])
+    assert (answer.status_code, planned) == (503, [False, False, True])

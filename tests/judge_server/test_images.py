@@ -21,7 +21,6 @@ from judge_server.ledger.rows import rows_of
 from judge_server.ports import IMAGE_TOKENS, Batch
 from judge_server.remote.messages import ShardRequest
 from judge_server.scheduling.admission import estimated_tokens
-from judge_server.scoring.ranking import compare
 from judge_server.scoring.scorer import Scorer
 from tests.judge_server import support
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
@@ -155,14 +154,9 @@ async def test_a_judge_without_image_support_refuses_images(where: str) -> None:
     ranked = body | {"groups": [{**body["groups"][0], "responses": [*body["groups"][0]["responses"], "Blue."]}]}
     with pytest.raises(InvalidRequest, match=r"groups\.0: this has images"):
         await score(made, ranked | {"reward": {"mode": "ranking"}})
+    comparison = ComparisonRequest.model_validate({"pairs": [pair]})
     with pytest.raises(InvalidRequest, match=r"pairs\.0: this has images"):
-        await compare(
-            made.judge,
-            None,  # type: ignore[arg-type]
-            ComparisonRequest.model_validate({"pairs": [pair]}),
-            request_id="r",
-            project_id="p",
-        )
+        await made.compare(comparison, request_id="r", project_id="p")
     await made.judge.close()
 
 

@@ -10,7 +10,7 @@ from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest, Overloaded
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig
-from judge_server.judging.results import Outcomes
+from judge_server.judging.results import Outcomes, collect
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
 from judge_server.scoring.judge import Judge
 from tests.judge_server.support import (
@@ -52,7 +52,7 @@ async def test_identical_calls_of_one_request_are_asked_once() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))
     twice = plans(made, "Yes.", "Yes.", "No.", of=criteria("a", "a", "b"))
-    outcomes = await made.outcomes(twice, await deadline_after())
+    outcomes = await collect(made.judge(twice, await deadline_after()))
     assert script.asked.total() == outcomes.costs.calls == 4
     assert all(digest in outcomes.by_digest for plan in twice for digest in plan.digests)
     assert not outcomes.cached
@@ -61,10 +61,10 @@ async def test_identical_calls_of_one_request_are_asked_once() -> None:
 async def test_cached_verdicts_are_not_asked_again_and_are_reported_as_cached() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))
-    first = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    first = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     script.outcome = always(False)
     again = plans(made, "Yes.", "No.", of=AB)
-    second = await made.outcomes(again, await deadline_after())
+    second = await collect(made.judge(again, await deadline_after()))
     assert script.asked.total() == 4
     assert second.costs.calls == 2
     assert second.cached == frozenset(again[0].digests)
@@ -86,9 +86,9 @@ async def test_verdicts_that_no_request_has_stored_are_stored_before_the_judge_c
 async def test_only_the_uncached_calls_of_a_response_are_asked() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))
-    await made.outcomes(plans(made, "Yes.", of=criteria("b")), await deadline_after())
+    await collect(made.judge(plans(made, "Yes.", of=criteria("b")), await deadline_after()))
     script.asked.clear()
-    await made.outcomes(plans(made, "Yes.", of=criteria("a", "b", "c")), await deadline_after())
+    await collect(made.judge(plans(made, "Yes.", of=criteria("a", "b", "c")), await deadline_after()))
     assert {description_in(question) for question in script.asked} == {"a", "c"}
 
 
@@ -98,11 +98,11 @@ async def test_failures_are_not_cached(kind: str) -> None:
     cache = MemoryCache()
     made = await judge(ScriptedEngine(script), cache=cache)
     asked = plans(made, "Yes.", of=AB)
-    failed = await made.outcomes(asked, await deadline_after())
+    failed = await collect(made.judge(asked, await deadline_after()))
     assert kinds(failed) == {kind, "ok"}
     assert set(await cache.get_many(asked[0].digests)) == {asked[0].digests[1]}
     for _ in range(2):
-        answered = await made.outcomes(asked, await deadline_after())
+        answered = await collect(made.judge(asked, await deadline_after()))
     assert kinds(answered) == {"ok"}
 
 
@@ -110,15 +110,15 @@ async def test_parse_failures_are_not_cached() -> None:
     script = RecordingScript(lambda batch, call: Reply((0.0, 0.0)))
     made = await judge(ScriptedEngine(script))
     asked = plans(made, "Yes.", of=AB)
-    assert kinds(await made.outcomes(asked, await deadline_after())) == {"parse"}
+    assert kinds(await collect(made.judge(asked, await deadline_after()))) == {"parse"}
     script.outcome = always(True)
-    assert kinds(await made.outcomes(asked, await deadline_after())) == {"ok"}
+    assert kinds(await collect(made.judge(asked, await deadline_after()))) == {"ok"}
 
 
 async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> None:
     script = FailingScript(GONE, times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     assert kinds(outcomes) == {"ok"}
     assert sorted(script.asked.values()) == [1, 2]
 
@@ -126,7 +126,7 @@ async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> 
 async def test_a_call_is_tried_at_most_twice_while_the_engine_keeps_failing() -> None:
     script = FailingScript(GONE, times=99)
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     assert set(outcomes.by_digest.values()) == {GONE}
     assert list(script.asked.values()) == [2, 2]
 
@@ -141,10 +141,10 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
     made = await judge(ScriptedEngine(script))
     with monkeypatch.context() as patch:
         patch.setattr("judge_server.scheduling.call_runner.asyncio.sleep", sleep)
-        outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+        outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     assert kinds(outcomes) == {"ok"}
     assert 7.0 in slept
-    late = await made.outcomes(plans(made, "No.", of=criteria("Alpha two.")), await deadline_after(5))
+    late = await collect(made.judge(plans(made, "No.", of=criteria("Alpha two.")), await deadline_after(5)))
     assert kinds(late) == {"overloaded"}
 
 
@@ -152,7 +152,7 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
 async def test_other_failures_are_not_retried(kind: str) -> None:
     script = FailingScript(CallFailure(kind, "no"), times=99)  # type: ignore[arg-type]
     made = await judge(ScriptedEngine(script))
-    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {kind}
+    assert kinds(await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))) == {kind}
     assert list(script.asked.values()) == [1, 1]
 
 
@@ -160,7 +160,7 @@ async def test_a_retry_that_would_miss_the_deadline_is_not_started(monkeypatch: 
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 120.0)
     script = FailingScript(GONE, times=99)
     made = await judge(ScriptedEngine(script))
-    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {"engine"}
+    assert kinds(await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))) == {"engine"}
     assert script.asked.total() == 2
 
 
@@ -169,7 +169,7 @@ async def test_calls_unfinished_at_the_deadline_time_out_and_finished_ones_are_c
     made = await judge(engine)
     asked = plans(made, "Yes.", "No.", of=AB)
     engine.release(3)
-    asking = asyncio.create_task(made.outcomes(asked, await deadline_after()))
+    asking = asyncio.create_task(collect(made.judge(asked, await deadline_after())))
     await engine.has_begun(4)
     advance_time()
     outcomes = await asking
@@ -177,18 +177,18 @@ async def test_calls_unfinished_at_the_deadline_time_out_and_finished_ones_are_c
     assert [isinstance(o, JudgeResult) for o in in_order] == [True, True, True, False]
     assert kinds(outcomes) == {"ok", "timeout"}
     engine.release(1)
-    rest = await made.outcomes(asked, await deadline_after())
+    rest = await collect(made.judge(asked, await deadline_after()))
     assert (len(rest.cached), rest.costs.calls) == (3, 1)
 
 
 async def test_a_request_that_does_not_fit_the_queue_is_refused_before_any_call() -> None:
     engine = GatedEngine()
     made = await judge(engine, queue_calls=3)
-    running = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
+    running = asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after())))
     await engine.busy()
     began = list(engine.began)
     with pytest.raises(Overloaded):
-        await made.outcomes(plans(made, "No.", of=AB), await deadline_after())
+        await collect(made.judge(plans(made, "No.", of=AB), await deadline_after()))
     assert engine.began == began
     engine.release(2)
     await running
@@ -198,18 +198,18 @@ async def test_cached_verdicts_need_no_room_in_the_queue() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine, queue_calls=1)
     engine.release(2)
-    await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     engine.waiting.clear()
-    running = asyncio.create_task(made.outcomes(plans(made, "No.", of=AB), await deadline_after()))
+    running = asyncio.create_task(collect(made.judge(plans(made, "No.", of=AB), await deadline_after())))
     await engine.busy()
-    assert len((await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())).cached) == 2
+    assert len((await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))).cached) == 2
     engine.release(2)
     await running
 
 
 async def test_tokens_computed_and_reused_are_summed_over_calls() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
-    outcomes = await made.outcomes(plans(made, "Yes.", "No.", of=AB), await deadline_after())
+    outcomes = await collect(made.judge(plans(made, "Yes.", "No.", of=AB), await deadline_after()))
     assert (outcomes.costs.tokens_computed, outcomes.costs.tokens_reused) == (28, 12)
     assert outcomes.costs.seconds_judging > 0
     assert outcomes.costs.seconds_queued >= 0
@@ -246,7 +246,7 @@ async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() ->
     script = WritingScript(verdicts('{"id": 1, "satisfied": false}'))
     made = await judge(ScriptedEngine(script))
     asked = together(made, "Yes.", AB)
-    outcomes = await made.outcomes(asked, await deadline_after())
+    outcomes = await collect(made.judge(asked, await deadline_after()))
     first, second = [outcomes.by_digest[digest] for digest in asked[0].digests]
     assert (first, outcomes.costs.calls) == (JudgeResult(0.0), 2)
     assert isinstance(second, JudgeResult)
@@ -254,21 +254,21 @@ async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() ->
     assert len(script.alone) == 1
     assert "Beta." in script.alone[0]
     assert "Alpha." not in script.alone[0]
-    again = await made.outcomes(asked, await deadline_after())
+    again = await collect(made.judge(asked, await deadline_after()))
     assert (again.costs.calls, again.by_digest) == (0, outcomes.by_digest)
 
 
 async def test_a_criterion_left_out_twice_fails_and_is_not_asked_a_third_time() -> None:
     script = RecordingScript(lambda batch, call: Reply(text="I would rather not."))
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after())
+    outcomes = await collect(made.judge(together(made, "Yes.", AB), await deadline_after()))
     assert kinds(outcomes) == {"parse"}
     assert outcomes.costs.calls == 3
 
 
 async def test_a_criterion_being_asked_again_at_the_deadline_stays_a_parse_failure() -> None:
     made = await judge(SingleBatchEngine(WritingScript(verdicts())))
-    outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after(0.5))
+    outcomes = await collect(made.judge(together(made, "Yes.", AB), await deadline_after(0.5)))
     assert kinds(outcomes) == {"parse"}
     assert outcomes.costs.calls == 1
 
@@ -292,10 +292,10 @@ async def test_a_cached_verdict_is_not_replaced_when_its_call_is_repeated_for_an
     made = await judge(ScriptedEngine(script))
     script.outcome = lambda batch, call: Reply(text=script.texts.pop(0)) if script.texts else Reply(text="nothing")
     asked = together(made, "Yes.", AB)
-    first = await made.outcomes(asked, await deadline_after())
+    first = await collect(made.judge(asked, await deadline_after()))
     assert kinds(first) == {"ok", "parse"}
     script.texts = [verdicts('{"id": 1, "satisfied": true}', '{"id": 2, "satisfied": true}')]
-    second = await made.outcomes(asked, await deadline_after())
+    second = await collect(made.judge(asked, await deadline_after()))
     assert [o.score for o in (second.by_digest[d] for d in asked[0].digests) if isinstance(o, JudgeResult)] == [
         0.0,
         1.0,
@@ -304,7 +304,7 @@ async def test_a_cached_verdict_is_not_replaced_when_its_call_is_repeated_for_an
 
 async def test_each_plan_is_reported_done_once_when_all_its_outcomes_are_known() -> None:
     made = await judge()
-    await made.outcomes(plans(made, "known", of=AB), await deadline_after())
+    await collect(made.judge(plans(made, "known", of=AB), await deadline_after()))
     asked = plans(made, "known", "new", "new", "other", of=AB)
     known: set[bytes] = set()
     told: list[int] = []
@@ -322,7 +322,7 @@ async def test_cancelling_caches_the_verdicts_so_far_and_frees_the_queue() -> No
     made = await judge(engine, cache=cache, queue_calls=4)
     asked = plans(made, "Yes.", "No.", of=AB)
     engine.release(2)
-    running = asyncio.create_task(made.outcomes(asked, await deadline_after()))
+    running = asyncio.create_task(collect(made.judge(asked, await deadline_after())))
     await engine.busy()
     assert len(engine.began) == 3
     running.cancel()
@@ -330,7 +330,7 @@ async def test_cancelling_caches_the_verdicts_so_far_and_frees_the_queue() -> No
         await running
     assert set(await cache.get_many([d for p in asked for d in p.digests])) == set(asked[0].digests)
     engine.release(2)
-    assert kinds(await made.outcomes(asked, await deadline_after())) == {"ok"}
+    assert kinds(await collect(made.judge(asked, await deadline_after()))) == {"ok"}
 
 
 def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() -> None:
@@ -357,11 +357,11 @@ async def test_checks_run_alongside_the_judge_and_identical_ones_run_once() -> N
         *criteria("Alpha."),
     ]
     asked = plans(made, "Yes.", "Yes.", "No.", of=of)
-    outcomes = await made.outcomes(asked, await deadline_after())
+    outcomes = await collect(made.judge(asked, await deadline_after()))
     assert (outcomes.costs.calls, outcomes.checks) == (2, 2)
     assert [outcomes.by_digest[p.pending[0].digests[0]] for p in asked] == [
         JudgeResult(1.0),
         JudgeResult(1.0),
         JudgeResult(0.0),
     ]
-    assert (await made.outcomes(asked, await deadline_after())).costs.calls == 0
+    assert (await collect(made.judge(asked, await deadline_after()))).costs.calls == 0

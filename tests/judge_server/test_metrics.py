@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from judge_server.api.probes import metrics_page
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
-from judge_server.judging.results import Caller
+from judge_server.judging.results import Caller, collect
 from judge_server.ports import CallFailure, Reply
 from judge_server.queueing import DecayingRate
 from judge_server.scheduling.metrics import NO_RUN_LABEL, OTHER_LABEL, RunTable
@@ -122,7 +122,7 @@ def test_a_decaying_rate_measures_a_steady_rate(per_second: float, half_life: fl
 async def test_verdicts_are_counted_by_outcome_and_tokens_by_run() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
     for response in ("Yes.", "Yes.", "No."):
-        await made.outcomes(plans(made, response, of=AB), await deadline_after(), caller=Caller("llama"))
+        await collect(made.judge(plans(made, response, of=AB), await deadline_after(), caller=Caller("llama")))
     seen = page(made)
     assert (seen["adjudge_judgements_total", "", "judged"], seen["adjudge_judgements_total", "", "cached"]) == (4, 2)
     assert (seen["adjudge_cache_lookups_total", "hit"], seen["adjudge_cache_lookups_total", "miss"]) == (2, 4)
@@ -140,12 +140,12 @@ async def test_verdicts_are_counted_by_outcome_and_tokens_by_run() -> None:
 
 async def test_failures_are_counted_by_kind_and_joined_verdicts_as_joined() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "too long")))
-    await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
     assert page(made)["adjudge_judgements_total", "truncated_input", "failed"] == 2
     engine = GatedEngine()
     made = await judge(engine)
     deadline = await deadline_after()
-    two = [asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), deadline)) for _ in range(2)]
+    two = [asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=AB), deadline))) for _ in range(2)]
     await engine.busy()
     assert page(made)["adjudge_calls_at_engine",] == 2
     assert page(made)["adjudge_run_calls", OTHER_LABEL] == 2  # no request of this run has ended
@@ -159,10 +159,10 @@ async def test_failures_are_counted_by_kind_and_joined_verdicts_as_joined() -> N
 async def test_refused_requests_and_their_calls_are_counted() -> None:
     engine = GatedEngine()
     made = await judge(engine, queue_calls=2)
-    working = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
+    working = asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after())))
     await engine.busy()
     with pytest.raises(Overloaded):
-        await made.outcomes(plans(made, "No.", of=AB), await deadline_after())
+        await collect(made.judge(plans(made, "No.", of=AB), await deadline_after()))
     seen = page(made)
     assert (seen["adjudge_requests_shed_total",], seen["adjudge_calls_shed_total",]) == (1, 2)
     engine.release(2)
@@ -210,7 +210,7 @@ async def test_the_page_lists_all_judges_by_name_in_any_order(names: tuple[str, 
     judges = {name: await judge(ScriptedEngine()) for name in names}
     for name, count in (("default", 1), ("small", 2)):
         texts = [f"{name} {n}" for n in range(count)]
-        await judges[name].outcomes(plans(judges[name], *texts, of=AB), await deadline_after())
+        await collect(judges[name].judge(plans(judges[name], *texts, of=AB), await deadline_after()))
     text = metrics_page({name: one.metrics for name, one in judges.items()}).decode()
     counted = [line for line in text.splitlines() if line.startswith("adjudge_judgements_total{")]
     of_small = [line for line in counted if 'judge="small"' in line]

@@ -15,7 +15,7 @@ from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.planner import check_request_size, plan_groups
+from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
 from judge_server.time_sharing import LARGE_CHARACTERS
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import (
@@ -372,7 +372,7 @@ async def test_planning_stops_at_the_deadline_or_when_cancelled(monkeypatch: pyt
     monkeypatch.setattr(GroupPlanner, "plan", plan)
     made, many = await judge(), group(*map(str, range(100)))
     rubrics = [ResolvedRubric(tuple(MANY[:1]))]
-    arguments = (made, made.prepared(PLAIN), [many], rubrics, JudgingOptions())
+    arguments = (made, made.prepared(PLAIN), asked(many), rubrics)
     with pytest.raises(NotReady, match="deadline passed before it was planned"):
         await plan_groups(*arguments, await deadline_after())
     assert planned == ["0", "1", "2"]
@@ -385,40 +385,30 @@ async def test_planning_stops_at_the_deadline_or_when_cancelled(monkeypatch: pyt
     assert len(planned) < 10
 
 
-async def test_a_long_response_is_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    where: dict[int, threading.Thread] = {}
+def asked(group: Group) -> AskedGroups:
+    return AskedGroups("groups", [group], JudgingOptions(), "binary")
+
+
+SAID = {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(("short", "long"), [("r", "r" * (LARGE_CHARACTERS + 1)), ([SAID], [SAID] * 1000)])
+async def test_a_long_response_or_one_of_many_messages_is_planned_in_a_thread(
+    short: Any, long: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: list[threading.Thread] = []
     plan_one = GroupPlanner.plan
 
     def plan(self: GroupPlanner, judged: JudgedContent, **options: Any) -> ResponsePlan:
-        where[len(judged.text)] = threading.current_thread()
-        return plan_one(self, judged, **options)
-
-    monkeypatch.setattr(GroupPlanner, "plan", plan)
-    made, long = await judge(), LARGE_CHARACTERS + 1
-    rubrics = [ResolvedRubric(tuple(MANY[:1]))]
-    both = group("r", "r" * long)
-    await plan_groups(made, made.prepared(PLAIN), [both], rubrics, JudgingOptions(), await deadline_after())
-    assert where[1] is threading.current_thread()
-    assert where[long] is not threading.current_thread()
-
-
-async def test_a_response_of_many_short_messages_is_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    where: dict[int, threading.Thread] = {}
-    plan_one = GroupPlanner.plan
-
-    def plan(self: GroupPlanner, judged: JudgedContent, **options: Any) -> ResponsePlan:
-        assert judged.messages is not None
-        where[len(judged.messages)] = threading.current_thread()
+        where.append(threading.current_thread())
         return plan_one(self, judged, **options)
 
     monkeypatch.setattr(GroupPlanner, "plan", plan)
     made = await judge()
-    said = {"role": "assistant", "content": "a"}
-    both = Group.model_validate({"id": "g", "prompt": "p", "responses": [[said], [said] * 1000]})
+    both = Group.model_validate({"id": "g", "prompt": "p", "responses": [short, long]})
     rubrics = [ResolvedRubric(tuple(MANY[:1]))]
-    await plan_groups(made, made.prepared(PLAIN), [both], rubrics, JudgingOptions(), await deadline_after())
-    assert where[1] is threading.current_thread()
-    assert where[1000] is not threading.current_thread()
+    await plan_groups(made, made.prepared(PLAIN), asked(both), rubrics, await deadline_after())
+    assert [one is threading.current_thread() for one in where] == [True, False]
 
 
 def test_the_answer_in_a_ground_truth_is_extracted_once_per_group(monkeypatch: pytest.MonkeyPatch) -> None:

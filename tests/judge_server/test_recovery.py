@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.results import collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scheduling.call_runner import EngineRecovery
 from tests.judge_server.support import criteria, deadline_after, judge, plans
@@ -45,7 +46,7 @@ async def test_calls_are_retried_when_a_restarted_engine_is_back() -> None:
     made = await judge(engine)
     engine.there = False
     waiting = asyncio.create_task(
-        made.outcomes(plans(made, *[f"R{n}." for n in range(20)], of=AB), await deadline_after())
+        collect(made.judge(plans(made, *[f"R{n}." for n in range(20)], of=AB), await deadline_after()))
     )
     await engine.refused.wait()
     await asyncio.sleep(0.2)
@@ -73,7 +74,7 @@ async def test_waiting_for_an_unreachable_engine_ends_at_the_deadline() -> None:
     engine = RestartingEngine()
     made = await judge(engine)
     engine.there = False
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after(0.5))
+    outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after(0.5)))
     assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
 
 
@@ -84,6 +85,6 @@ async def test_calls_to_an_unreachable_engine_fail_after_the_hold_limit(monkeypa
     engine.there = False
     deadline = await deadline_after()
     for _ in range(2):
-        outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=AB), deadline), 30)
+        outcomes = await asyncio.wait_for(collect(made.judge(plans(made, "Yes.", of=AB), deadline)), 30)
         assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
     await made.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
-from judge_server.judging.results import Caller, Outcomes
+from judge_server.judging.results import Caller, Outcomes, collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scheduling.executor import RESPONSES_PER_TURN, LocalExecutor
 from judge_server.scoring.judge import Judge
@@ -35,7 +35,7 @@ ABC = criteria("Alpha.", "Beta.", "Gamma.")
 
 def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "asyncio.Task[Outcomes]":
     """A request for these responses by two criteria."""
-    return asyncio.create_task(made.outcomes(plans(made, *responses, of=AB), deadline, **options))  # type: ignore[arg-type]
+    return asyncio.create_task(collect(made.judge(plans(made, *responses, of=AB), deadline, **options)))  # type: ignore[arg-type]
 
 
 def tokens_of(made: Judge, run: str) -> float:
@@ -103,7 +103,7 @@ async def test_a_request_with_complete_results_is_not_charged_for_later_calls() 
 
     def asked(place: int, *wanted: str) -> "asyncio.Task[Outcomes]":
         of = plans(made, "Yes.", of=criteria(*wanted))
-        return asyncio.create_task(made.outcomes(of, deadline, caller=Caller(str(place))))
+        return asyncio.create_task(collect(made.judge(of, deadline, caller=Caller(str(place)))))
 
     leaving = asked(0, "Alpha.", "Beta.", "Gamma.")
     await engine.busy()
@@ -182,9 +182,9 @@ async def test_abandoned_calls_leave_the_queue_while_others_of_the_response_stay
     deadline = await deadline_after()
     blocking = ask(made, "first", deadline=deadline)
     await engine.busy()
-    leaving = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=ABC), deadline))
+    leaving = asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=ABC), deadline)))
     await settle()
-    staying = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=criteria("Beta.")), deadline))
+    staying = asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=criteria("Beta.")), deadline)))
     await settle()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
@@ -192,7 +192,7 @@ async def test_abandoned_calls_leave_the_queue_while_others_of_the_response_stay
     await asyncio.gather(blocking, staying)
     assert [description_in(question) for question in engine.began[2:]] == ["Beta."]
     engine.release(2)
-    rest = await made.outcomes(plans(made, "Yes.", of=ABC), deadline)
+    rest = await collect(made.judge(plans(made, "Yes.", of=ABC), deadline))
     assert (len(rest.cached), rest.costs.calls) == (1, 2)
 
 
@@ -307,7 +307,7 @@ def test_every_verdict_is_made_once_and_reaches_every_request_that_stays(seed: i
             await turns(draw, 40)
             caller = Caller(draw.choice("abc"), draw.choice(["online", "bulk"]))  # type: ignore[arg-type]
             asked = plans(made, *responses, of=of)
-            working = asyncio.create_task(made.outcomes(asked, deadline, caller=caller))
+            working = asyncio.create_task(collect(made.judge(asked, deadline, caller=caller)))
             if draw.random() < leave:
                 await turns(draw, 40)
                 working.cancel()

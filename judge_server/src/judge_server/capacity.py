@@ -33,7 +33,7 @@ from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Batch, Call, CallFailure, Engine, RubricSource, TokenChoice
 from judge_server.rubrics import PROJECT_ID, ResolvedRubric, resolve_rubrics
 from judge_server.scoring.judge import Judge
-from judge_server.scoring.planner import plan_groups
+from judge_server.scoring.planner import AskedGroups, plan_groups
 from judge_server.scoring.ranking import plan_tournaments
 from judge_server.time_sharing import TimeSlicer
 from trainer_client.rewards import check_rubric
@@ -224,7 +224,7 @@ async def plan_sample(
     resolved = [_with_share(rubric, criteria_share) for rubric in resolved]
     prepared = judge.prepared_for(request.judging, request.protocol)
     if mode != "ranking":
-        groups = await plan_groups(judge, prepared, request.groups, resolved, request.judging, deadline)
+        groups = await plan_groups(judge, prepared, AskedGroups.of(request), resolved, deadline)
         return [response.plan for group in groups for response in group.responses]
     plans: list[ResponsePlan] = []
     for tournament in await plan_tournaments(judge, prepared, request, resolved, deadline):

@@ -39,6 +39,11 @@ def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
     return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
 
 
+def invalid_field(field: str, message: str) -> InvalidRequest:
+    """Create an `InvalidRequest` about one field."""
+    return invalid_request((FieldError(field=field, message=message),))
+
+
 class UnknownRubric(ServiceError):
     """No rubric matches the reference."""
 

@@ -40,7 +40,7 @@ from adjudge_services.wiring import build_app, has_usable_key, keys_required
 from judge_server.api.auth import is_loopback
 from judge_server.api.http.responses import add_headers
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import Problem, ProblemType
 
 log = logging.getLogger("adjudge")

@@ -28,8 +28,8 @@ from judge_server.judging.combining import (
 from judge_server.ports import Engine
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
-from judge_server.scoring.combined import CombinedJudge
-from judge_server.scoring.judge import AnyJudge, Judge
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
+from judge_server.scoring.judge import Judge
 from rubric_store import CalibrationStore, CalibrationVersion
 from trainer_client.wire import DEFAULT_JUDGE
 

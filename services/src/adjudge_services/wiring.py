@@ -59,8 +59,8 @@ from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTok
 from judge_server.ports import OperationKind, RateLimiter
 from judge_server.prompts.fencing import Fence
 from judge_server.rubrics import PROJECT_ID
-from judge_server.scoring.combined import CombinedJudge
-from judge_server.scoring.judge import AnyJudge, Judge
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
+from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import rest_if_due, run_in_thread
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore
 from rubric_store.lint import lint

@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
+from judge_server.judging.results import collect
 from judge_server.observability.logs import log_context
 from judge_server.observability.tracing import propagation_headers, span, span_headers
 from judge_server.ports import Batch, Call, CallFailure
@@ -146,7 +147,7 @@ async def test_a_judge_that_becomes_unavailable_marks_the_span_of_its_request(sp
     async with judges(None) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=criteria("Alpha."))
         served[0].process.judge = None
-        await api.outcomes(asked, await deadline_after(0.2))
+        await collect(api.judge(asked, await deadline_after(0.2)))
         served[0].process.judge = served[0].judge
     assert "JudgeNotReady" in {one.status.description for one in spans.named("judge_request")}
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.results import Caller
+from judge_server.judging.results import Caller, collect
 from judge_server.remote import serving
 from judge_server.remote.executor import HEARTBEATS_MISSED, JudgeClient, JudgeUnavailable
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
@@ -73,6 +73,6 @@ async def test_a_slow_judge_sends_heartbeats_and_is_awaited(monkeypatch: pytest.
     monkeypatch.setattr(serving, "RESULT_FLUSH_INTERVAL_S", BEAT_S / 5)
     slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * beat_s * 1.5)
     async with judges(slow) as served, api_of(*served) as api:
-        found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0))
+        found = await collect(api.judge(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0)))
         assert [type(one).__name__ for one in found.by_digest.values()] == ["JudgeResult"]
         assert found.costs.calls == 1

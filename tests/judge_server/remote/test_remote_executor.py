@@ -105,8 +105,8 @@ async def test_outcomes_equal_those_of_a_local_judge(config: JudgingConfig) -> N
         assert api.identity == own.identity
         asked = [plan(api.prepared(config), group(r), r, RUBRIC) for r in RESPONSES]
         there, here = (
-            await api.outcomes(asked, await deadline_after()),
-            await own.outcomes(asked, await deadline_after()),
+            await collect(api.judge(asked, await deadline_after())),
+            await collect(own.judge(asked, await deadline_after())),
         )
         assert there.by_digest == here.by_digest
         assert (there.costs.calls, there.checks) == (here.costs.calls, here.checks)
@@ -117,7 +117,7 @@ async def test_outcomes_equal_those_of_a_local_judge(config: JudgingConfig) -> N
 async def test_each_responses_calls_go_to_one_judge_and_both_judges_get_some() -> None:
     engines = [CountingEngine(), CountingEngine()]
     async with judges(*engines) as served, api_of(*served) as api:
-        await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after())
+        await collect(api.judge(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
         metrics = [one.judge.metrics for one in served]
         calls = [sum(engine.asked.asked.values()) for engine in engines]
     assert sum(calls) == len(RESPONSES) * len(TWELVE)
@@ -129,9 +129,9 @@ async def test_concurrent_equal_requests_of_two_apis_are_judged_once() -> None:
     engine = GatedEngine(concurrent_batches=100)
     async with judges(engine, None) as served, api_of(served[0]) as one, api_of(served[0]) as other:
         asked = plans(one, "Yes.", of=AB)
-        first = asyncio.create_task(one.outcomes(asked, await deadline_after()))
+        first = asyncio.create_task(collect(one.judge(asked, await deadline_after())))
         await engine.busy()
-        second = asyncio.create_task(other.outcomes(asked, await deadline_after()))
+        second = asyncio.create_task(collect(other.judge(asked, await deadline_after())))
         while served[0].judge.executor.admission.limits.held < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -146,8 +146,8 @@ async def test_results_cached_by_a_judge_are_not_asked_again_and_marked_as_cache
     engine = CountingEngine()
     async with judges(engine) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=AB)
-        await api.outcomes(asked, await deadline_after())
-        again = await api.outcomes(asked, await deadline_after())
+        await collect(api.judge(asked, await deadline_after()))
+        again = await collect(api.judge(asked, await deadline_after()))
     assert (again.costs.calls, len(again.cached)) == (0, 2)
     assert set(engine.asked.asked.values()) == {1}
 
@@ -168,7 +168,7 @@ async def test_at_the_deadline_finished_calls_are_returned_and_the_rest_time_out
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
         engine.release(1)
-        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after(1.5))
+        outcomes = await collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after(1.5)))
     assert sum(isinstance(o, JudgeResult) for o in outcomes.by_digest.values()) == 1
     assert failures(outcomes) == {"timeout": 1}
 
@@ -176,7 +176,7 @@ async def test_at_the_deadline_finished_calls_are_returned_and_the_rest_time_out
 async def test_a_cancelled_request_frees_the_judges_queue() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, *RESPONSES, of=AB), await deadline_after())))
         await engine.busy()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -191,11 +191,11 @@ async def test_a_full_queue_refuses_the_request_with_a_retry_after() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine, queue_calls=10) as served, api_of(*served) as api:
         first = asyncio.create_task(
-            api.outcomes(plans(api, *RESPONSES[:5], of=AB), await deadline_after(), caller=Caller("a"))
+            collect(api.judge(plans(api, *RESPONSES[:5], of=AB), await deadline_after(), caller=Caller("a")))
         )
         await engine.busy()
         with pytest.raises(Overloaded) as refused:
-            await api.outcomes(plans(api, *RESPONSES[5:], of=AB), await deadline_after(), caller=Caller("a"))
+            await collect(api.judge(plans(api, *RESPONSES[5:], of=AB), await deadline_after(), caller=Caller("a")))
         assert refused.value.retry_after_s
         engine.release(10)
         assert not failures(await first)
@@ -225,7 +225,7 @@ async def test_a_judge_that_dies_midway_loses_only_the_calls_in_flight() -> None
 async def test_a_judge_that_stops_working_is_detected_and_its_calls_go_to_the_other() -> None:
     hanging, other = HalfAnsweringEngine(), CountingEngine()
     async with judges(hanging, other) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, *RESPONSES, of=TWELVE), await deadline_after())))
         await hanging.busy.wait()
         served[0].process.judge = None  # it answers that it cannot judge
         outcomes = await asyncio.wait_for(waiting, 30)
@@ -242,7 +242,7 @@ async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_
         assert await api.executor.should_receive_traffic()
         await served[0].stop()
         with pytest.raises(NotReady, match="no judge is available") as refused:
-            await api.outcomes(asked, await deadline_after())
+            await collect(api.judge(asked, await deadline_after()))
         assert refused.value.retry_after_s
         assert not await api.executor.ready()
         assert await api.executor.should_receive_traffic()
@@ -250,7 +250,7 @@ async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_
             await api.executor.count_tokens(asked[0].batch)
         await served[0].start()
         monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 10.0)
-        assert not failures(await api.outcomes(asked, await deadline_after()))
+        assert not failures(await collect(api.judge(asked, await deadline_after())))
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
@@ -268,7 +268,7 @@ async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instea
         else:
             served[0].process.judge = None
         with pytest.raises(NotReady, match="no judge is available"):
-            await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+            await collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after()))
         await api.close()
 
 
@@ -278,7 +278,7 @@ async def test_calls_taken_by_a_judge_that_went_away_are_held_until_a_judge_is_b
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
     engine = GatedEngine()
     async with judges(engine) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after())))
         await engine.busy()
         await served[0].stop()
         await asyncio.sleep(1.0)  # longer than calls wait that no judge has taken
@@ -302,11 +302,11 @@ async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_brea
         await served[0].stop()
         while executor.members()[0].state == "closed":
             with pytest.raises(NotReady):
-                await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+                await collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after()))
         while executor.members()[0].state != "half_open":  # noqa: ASYNC110 - a breaker has no event
             await asyncio.sleep(0.01)
         await served[0].start()
-        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, *RESPONSES, of=AB), await deadline_after())))
         await engine.busy()
         await asyncio.sleep(0.6)  # longer than calls wait that no judge has taken
         assert not waiting.done()
@@ -323,7 +323,7 @@ async def test_calls_of_a_judge_that_never_returns_and_sent_no_result_fail(
     monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
     engine = GatedEngine()
     async with judges(engine) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after())))
         await engine.busy()
         await served[0].stop()
         assert failures(await waiting) == {"engine": 2}
@@ -335,7 +335,7 @@ async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_
     monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
     dying = HalfAnsweringEngine()
     async with judges(dying) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))
+        waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=TWELVE), await deadline_after())))
         await dying.busy.wait()
         await asyncio.sleep(0.5)  # longer than a judge takes to send its results
         await served[0].stop()
@@ -359,7 +359,7 @@ async def test_a_judge_of_another_model_is_left_out() -> None:
         models = {one.identity.model for one in (served[0].judge, served[1].judge)}
         assert models == {api.identity.model, *models}
         assert [member.state for member in api.executor.members()].count("gone") == 1
-        outcomes = await api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after())
+        outcomes = await collect(api.judge(plans(api, *RESPONSES, of=AB), await deadline_after()))
         assert not failures(outcomes)
 
 
@@ -392,7 +392,7 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
         await asyncio.wait_for(starting, 10)
         assert executor.unavailable_reason == ""
         assert await executor.should_receive_traffic()
-        assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        assert not failures(await collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after())))
         await api.close()
 
 
@@ -424,5 +424,5 @@ async def test_a_failed_call_is_still_a_failure_after_passing_through_an_api() -
         return CallFailure("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
 
     async with judges(ScriptedEngine(script)) as served, api_of(*served) as api:
-        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+        outcomes = await collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after()))
     assert failures(outcomes) == {"truncated_input": 1}

@@ -23,7 +23,7 @@ from judge_server.api.service import Service, service_of
 from judge_server.errors import InvalidRequest, JudgingFailed
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricSource
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client import wire

@@ -23,7 +23,7 @@ from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from trainer_client import __version__
 from trainer_client.wire import (
     DEFAULT_JUDGE,

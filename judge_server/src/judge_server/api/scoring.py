@@ -21,8 +21,8 @@ from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded,
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
-from judge_server.scoring.ranking import compare
 from judge_server.scoring.recompute import recompute
+from judge_server.scoring.scorer import StreamPart
 from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonRequest,
@@ -120,9 +120,7 @@ async def rewards(
 
 
 async def _reward_lines(
-    first: GroupRewards | RewardSummary,
-    stream: AsyncGenerator[GroupRewards | RewardSummary, None],
-    request_id: str,
+    first: StreamPart, stream: AsyncGenerator[StreamPart, None], request_id: str
 ) -> AsyncIterator[bytes]:
     async with aclosing(stream):
         for block in await _reward_line(first):
@@ -138,12 +136,13 @@ async def _reward_lines(
             yield _encoded_line(RewardEvent(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))
 
 
-async def _reward_line(part: GroupRewards | RewardSummary) -> list[bytes]:
+async def _reward_line(part: StreamPart) -> list[bytes]:
     if isinstance(part, GroupRewards):
         blocks = await encode_json(part, exclude_unset=True)
         blocks[0] = b'{"group":' + blocks[0]
         blocks[-1] += b"}\n"
         return blocks
+    assert isinstance(part, RewardSummary)
     return [_encoded_line(RewardEvent.model_construct(summary=part))]
 
 
@@ -236,13 +235,8 @@ async def comparisons(
     """Each pair is judged twice, with either response first; if the two orders disagree, the pair is a tie."""
     service = service_of(request)
     bind_log_context(run=body.run)
-    work = compare(
-        service.ready_judge(body.judge),
-        service.rubrics,
-        body,
-        request_id=request.state.request_id,
-        project_id=project_of(request),
-    )
+    scorer = service.scorer(body.judge, None)
+    work = scorer.compare(body, request_id=request.state.request_id, project_id=project_of(request))
     return await respond_while_connected(request, recorded(request, work))
 
 

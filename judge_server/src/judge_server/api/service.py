@@ -26,7 +26,7 @@ from judge_server.ports import (
     RubricTexts,
 )
 from judge_server.scheduling.executor import JudgeExecutor
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from judge_server.errors import InvalidRequest
+from judge_server.errors import invalid_field
 from judge_server.judging.calibration import ProbabilityMap
 from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict
 from judge_server.judging.disguises import normalise, undisguised
@@ -28,7 +28,7 @@ from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
 from trainer_client.text.thinking import JudgedContent, without_tags
-from trainer_client.wire import Criterion, FieldError, Prompt, Verification
+from trainer_client.wire import Criterion, Prompt, Verification
 from trainer_client.wire.criteria import (
     ContainsVerification,
     ExactVerification,
@@ -580,9 +580,7 @@ def check_scopes(where: str, prepared: PreparedConfig, criteria: Sequence[Criter
     elif votes > 1 and any(criterion.applies_to == "each_turn" for criterion in scoped):
         reason = "cannot be judged by several votes; leave out judging.votes"
     if reason:
-        message = f"criterion {one.id!r} applies to {one.applies_to!r}, which {reason}"
-        field = f"{where}.rubric"
-        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+        raise invalid_field(f"{where}.rubric", f"criterion {one.id!r} applies to {one.applies_to!r}, which {reason}")
 
 
 def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:
@@ -593,12 +591,11 @@ def check_required(where: str, prepared: PreparedConfig, given: GroupContext) ->
     """
     missing = prepared.declaration.missing({name: getattr(given, name) for name in MATERIAL})
     if missing is not None:
-        field = f"{where}.{missing}"
-        message = (
+        raise invalid_field(
+            f"{where}.{missing}",
             f"the template set {prepared.config.template!r} needs a {missing}, which the request lacks; add it, or "
-            "choose another set"
+            "choose another set",
         )
-        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def plan_outcome(judged: JudgedContent, ground_truth: str, true_answer: str, group: int = 0) -> ResponsePlan:

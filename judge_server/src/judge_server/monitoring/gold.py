@@ -19,7 +19,7 @@ from judge_server.auth.keys import Identity, current_identity, identity_context
 from judge_server.errors import ServiceError
 from judge_server.monitoring.signals import scores_of
 from judge_server.ports import RubricSource
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import FirstJudgement, JudgedRequest, RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client.wire import Group, Prompt, RewardRequest

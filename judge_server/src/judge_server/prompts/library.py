@@ -24,9 +24,9 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.errors import InvalidRequest
+from judge_server.errors import InvalidRequest, invalid_field
 from judge_server.prompts.grammar import TemplateGrammarError, check_grammar
-from trainer_client.wire import CriterionKind, FieldError, JudgingProtocol
+from trainer_client.wire import CriterionKind, JudgingProtocol
 from trainer_client.wire.judging import TemplateName
 
 SET_FILE = "set.toml"
@@ -158,7 +158,6 @@ def _verdicts(lists: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, st
     return words[0], words[1]
 
 
-_FIELD = "judging.template"
 _NAME = TypeAdapter(TemplateName)
 
 
@@ -222,7 +221,7 @@ class TemplateLibrary:
 
 def template_error(message: str) -> InvalidRequest:
     """Return the error of a request whose template set cannot be used."""
-    return InvalidRequest(f"{_FIELD}: {message}", errors=(FieldError(field=_FIELD, message=message),))
+    return invalid_field("judging.template", message)
 
 
 def _sets_in(folder: Path) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from prometheus_client import Counter
 
-from judge_server.errors import InvalidRequest, NotReady
+from judge_server.errors import NotReady, invalid_field
 from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import (
     CascadeRule,
@@ -36,13 +36,12 @@ from judge_server.judging.results import (
     JudgingProgress,
     MemberCosts,
     Outcomes,
-    collect,
 )
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scoring.judge import Judge, JudgeKind
-from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
+from trainer_client.wire import JudgingOptions, UsedProtocol
 
 _COMBINABLE = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are a yes or a no with a probability."""
@@ -206,12 +205,12 @@ class CombinedJudge:
         alone = f"or name one of its judges: {', '.join(self.names)}"
         if config.protocol not in _COMBINABLE:
             message = f"a {self.kind} combines verdicts of yes or no, not {config.protocol}; use binary or stepwise, "
-            raise _refusal("judging.protocol", message + alone)
+            raise invalid_field("judging.protocol", message + alone)
         if config.per_call != 1:
             message = f"a {self.kind} needs a probability for each criterion; ask for one criterion per call, "
-            raise _refusal("judging.criteria_per_call", message + alone)
+            raise invalid_field("judging.criteria_per_call", message + alone)
         if self.kind == "cascade" and not self.judges[0].identity.capabilities.logprobs:
-            raise _refusal(
+            raise invalid_field(
                 "judge",
                 f"{self.names[0]!r} decides by its probability, and {self.judges[0].identity.model} returns none; make "
                 f"a cascade whose first judge returns probabilities, {alone}",
@@ -234,7 +233,7 @@ class CombinedJudge:
                 f"{reference} was fitted for other judges: {', '.join(changed) or 'their number'} has changed since, "
                 f"or its calibration has; fit it again with `adjudge {self.kind}`"
             )
-        raise _refusal("judge", message)
+        raise invalid_field("judge", message)
 
     def judge(
         self,
@@ -244,7 +243,7 @@ class CombinedJudge:
         caller: Caller = ANONYMOUS_CALLER,
         tick_s: float | None = None,
     ) -> AsyncGenerator[Judged, None]:
-        """Ask the members about the plans, and combine their verdicts; see `AnyJudge`.
+        """Ask the members about the plans, and combine their verdicts; see `Judge.judge`.
 
         A member that is lost fails the verdicts that need it, unless all of a panel or the small judge of a cascade is.
 
@@ -258,11 +257,9 @@ class CombinedJudge:
         progress = JudgingProgress()
         return progress.follow(_CombinedRequest(self, combined, deadline, caller, progress).run, tick_s)
 
-    async def outcomes(
-        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
-    ) -> Outcomes:
-        """Judge the plans and return all outcomes at once; see `judge`."""
-        return await collect(self.judge(plans, deadline, caller=caller))
+
+AnyJudge = Judge | CombinedJudge
+"""A judge: one model, or several as a cascade or panel."""
 
 
 class _CombinedRequest:
@@ -434,7 +431,3 @@ def _made_of(plan: ResponsePlan, *known: set[bytes]) -> set[bytes]:
         pending for pending in plan.pending if all(any(part in some for some in known) for part in pending.awaited)
     ]
     return {digest for pending in pending for digest in pending.digests}
-
-
-def _refusal(field: str, message: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))

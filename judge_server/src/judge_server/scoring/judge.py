@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal
 
 from opentelemetry.trace import Span
 
-from judge_server.errors import InvalidRequest
+from judge_server.errors import invalid_field
 from judge_server.judging.calibration import (
     NEUTRAL,
     Calibration,
@@ -36,7 +36,6 @@ from judge_server.judging.results import (
     JudgingProgress,
     Outcomes,
     UnresolvedWork,
-    collect,
     failures_by_kind,
     unresolved_work,
 )
@@ -44,11 +43,11 @@ from judge_server.observability.tracing import set_span_attributes, span
 from judge_server.ports import EngineIdentity, JudgeResult, VerdictCache
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
-from judge_server.scheduling.executor import ExecutorStatus, JudgeExecutor
+from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.time_sharing import TimeSlicer, next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
-from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
+from trainer_client.wire import JudgingOptions, UsedProtocol
 
 STORE_TIMEOUT_S = 0.1
 """How long an answer waits for its verdicts to be cached; they are written even if this takes longer."""
@@ -57,7 +56,6 @@ STORE_INTERVAL_S = 0.5
 """How long a verdict may wait to be cached while its request is still running."""
 
 _PROTOCOL = "judging.protocol"
-_VOTES = "judging.votes"
 _CONTEXTUAL = "judging.contextual_calibration"
 _MAX_PREPARED_CONFIGS = 256
 
@@ -71,79 +69,19 @@ _CHECKS_PER_TURN = 64
 JudgeKind = Literal["engine", "cascade", "panel"]
 
 
-class AnyJudge(Protocol):
-    """A judge: one model (`Judge`), or several as a cascade or panel (`judge_server.scoring.combined`).
+class Judge:
+    """Judges plans with one model. Start it once, then call `judge`.
 
     Attributes:
+        executor: what has its calls answered.
         cache: where verdicts are looked up and stored.
         checker: what runs the checks by programs.
         templates: the template sets that a request can name.
         clock: returns seconds.
+        metrics: its metrics.
+        kind: what it is made of.
+        members: the judges of a cascade or panel by name; empty here.
     """
-
-    cache: VerdictCache
-    checker: Checker
-    templates: TemplateLibrary
-    clock: Callable[[], float]
-
-    @property
-    def kind(self) -> JudgeKind:
-        """What it is made of."""
-
-    @property
-    def members(self) -> Mapping[str, "Judge"]:
-        """The judges of a cascade or panel by name; empty for one model."""
-
-    @property
-    def executor(self) -> ExecutorStatus:
-        """What has its calls answered."""
-
-    @property
-    def metrics(self) -> JudgeMetrics:
-        """Its metrics."""
-
-    @property
-    def identity(self) -> EngineIdentity:
-        """The model that judges."""
-
-    @property
-    def stored_calibrations(self) -> Sequence[StoredCalibration]:
-        """The stored calibrations that this judge applies."""
-
-    def prepared(self, config: JudgingConfig) -> PreparedConfig:
-        """Return templates, calibration and fingerprint; raises `InvalidRequest` if it cannot judge so."""
-
-    def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> PreparedConfig:
-        """Return the prepared configuration for a request's options; raises as `prepared` does."""
-
-    def require_probabilities(self, field: str) -> None:
-        """Refuse an option that needs the probability of yes; raises `InvalidRequest` if the judge gives none."""
-
-    def judge(
-        self,
-        plans: Sequence[ResponsePlan],
-        deadline: float,
-        *,
-        caller: Caller = ANONYMOUS_CALLER,
-        tick_s: float | None = None,
-    ) -> AsyncGenerator[Judged, None]:
-        """Judge plans by `deadline` (loop time), billed to `caller`; yield what is new when plans are complete.
-
-        With `tick_s`, also yield when that many seconds have passed without a complete plan. Closing cancels the rest.
-
-        Raises:
-            Overloaded: the queue has no room for the calls.
-            NotReady: no judge is available.
-        """
-
-    async def outcomes(
-        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
-    ) -> Outcomes:
-        """Judge the plans and return all outcomes at once; see `judge`."""
-
-
-class Judge:
-    """Judges plans. Start it once, then call `judge`."""
 
     kind: JudgeKind = "engine"
     members: Mapping[str, "Judge"] = MappingProxyType({})
@@ -252,12 +190,12 @@ class Judge:
             return config
         self.require_probabilities(_CONTEXTUAL)
         if not config.comparable or self.identity.capabilities.typed_questions:
-            message = (
+            raise invalid_field(
+                _CONTEXTUAL,
                 "contextual calibration compares two answers of yes or no, so it needs the protocol binary or "
                 "stepwise, one criterion per call, no rationale, no think_tokens, and a judge that is no decision "
-                "model; change these, or leave it out"
+                "model; change these, or leave it out",
             )
-            raise InvalidRequest(f"{_CONTEXTUAL}: {message}", errors=(FieldError(field=_CONTEXTUAL, message=message),))
         return config
 
     @property
@@ -282,22 +220,22 @@ class Judge:
             if stored.judge == uncalibrated:
                 return stored.calibration
             if stored.config == asked:
-                message = (
+                raise invalid_field(
+                    _PROTOCOL,
                     f"the calibration {stored.reference} does not hold for {self.identity.model}: its weights, its "
                     "engine or the prompt templates have changed since; fit it again with `adjudge calibrate`, or take "
-                    "it out of ADJUDGE_CALIBRATIONS"
+                    "it out of ADJUDGE_CALIBRATIONS",
                 )
-                raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
         return None
 
     def _refuse_unfit(self, protocol: str) -> None:
         unfit = self._calibrations.why_unfit(self.identity.weights_digest, protocol)
         if unfit is not None:
-            message = (
+            raise invalid_field(
+                _PROTOCOL,
                 f"{self.identity.model} {unfit.reason}, so its {protocol} scores mean nothing; "
-                f"use {unfit.instead}, or a stronger judge"
+                f"use {unfit.instead}, or a stronger judge",
             )
-            raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
 
     def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> PreparedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
@@ -312,11 +250,11 @@ class Judge:
             InvalidRequest: the judge gives no probabilities.
         """
         if not self.identity.capabilities.logprobs:
-            message = (
+            raise invalid_field(
+                field,
                 f"the judge {self.identity.model} gives no probabilities, which this option needs; leave it out, or "
-                "use a judge on an engine that reads probabilities"
+                "use a judge on an engine that reads probabilities",
             )
-            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
     def check_votes(self, config: JudgingConfig, votes: int) -> None:
         """Refuse several votes on a verdict that involves no sampling.
@@ -325,12 +263,12 @@ class Judge:
             InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be the same.
         """
         if votes > 1 and self.identity.capabilities.logprobs and config.plain:
-            message = (
+            raise invalid_field(
+                "judging.votes",
                 f"this judge reads the exact probability of a {config.protocol} verdict in one call, so {votes} votes "
                 "would all be the same; leave votes out, or have something sampled: rationale, think_tokens"
-                + ("" if config.protocol == "likert" else ", or several criteria per call")
+                + ("" if config.protocol == "likert" else ", or several criteria per call"),
             )
-            raise InvalidRequest(f"{_VOTES}: {message}", errors=(FieldError(field=_VOTES, message=message),))
 
     def judge(
         self,
@@ -340,19 +278,18 @@ class Judge:
         caller: Caller = ANONYMOUS_CALLER,
         tick_s: float | None = None,
     ) -> AsyncGenerator[Judged, None]:
-        """Look up or ask every verdict of the plans by `deadline` (loop time), billed to `caller`; see `AnyJudge`.
+        """Judge plans by `deadline` (loop time), billed to `caller`; yield what is new when plans are complete.
 
+        With `tick_s`, also yield when that many seconds have passed without a complete plan. Closing cancels the rest.
         A call that another request has in flight is joined instead of asked again. What was judged before a
         cancellation is cached.
+
+        Raises:
+            Overloaded: the queue has no room for the calls.
+            NotReady: no judge is available.
         """
         progress = JudgingProgress()
         return progress.follow(partial(self._judge, plans, deadline, caller, progress), tick_s)
-
-    async def outcomes(
-        self, plans: Sequence[ResponsePlan], deadline: float, *, caller: Caller = ANONYMOUS_CALLER
-    ) -> Outcomes:
-        """Judge the plans and return all outcomes at once; see `judge`."""
-        return await collect(self.judge(plans, deadline, caller=caller))
 
     async def _judge(
         self, plans: Sequence[ResponsePlan], deadline: float, caller: Caller, progress: JudgingProgress
@@ -506,7 +443,7 @@ def _refuse_what_must_be_written(config: JudgingConfig) -> None:
         message = "leave out rationale, think_tokens and criteria_per_call: all criteria of a response share a request"
     if field:
         message = f"this judge is a decision model, which answers typed questions and writes nothing; {message}"
-        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+        raise invalid_field(field, message)
 
 
 def _note(at: Span, result: Outcomes) -> None:

@@ -9,9 +9,10 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
+from judge_server.errors import EngineUnavailable, TooLarge, invalid_field
 from judge_server.judging.combining import combine_plans
 from judge_server.judging.plan import (
     GroupContext,
@@ -34,7 +35,7 @@ from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from rubric_store.rubrics.rows import criteria_characters
@@ -42,13 +43,15 @@ from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.steps import has_format
 from trainer_client.text.thinking import JudgedContent, judged_content, opened_by
 from trainer_client.wire import (
+    ComparisonRequest,
     Criterion,
-    FieldError,
     Group,
     JudgingOptions,
     Prompt,
     Response,
     RewardRequest,
+    UsedProtocol,
+    VerdictRequest,
     as_response,
 )
 from trainer_client.wire.groups import ResponseLike
@@ -92,6 +95,41 @@ class PlannedGroup:
     grounding_omitted: int
     responses: list[PlannedResponse]
     sample: CriteriaSample | None = None
+
+
+class AskedGroups(NamedTuple):
+    """The groups of a request and how they are judged; a pair of a comparison is a group of two responses.
+
+    Attributes:
+        field: the field of the request that has them.
+        groups: the groups.
+        judging: how the judge is asked.
+        protocol: the judging protocol; None if no judge is asked.
+    """
+
+    field: str
+    groups: Sequence[Group]
+    judging: JudgingOptions
+    protocol: UsedProtocol | None
+
+    @classmethod
+    def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "AskedGroups":
+        """Return the groups of a request."""
+        if not isinstance(request, ComparisonRequest):
+            return cls("groups", request.groups, request.judging, request.protocol)
+        judging = JudgingOptions.model_construct(**dict(request.judging), defences=())
+        pairs = [
+            Group.model_construct(
+                id=pair.id,
+                prompt=pair.prompt,
+                responses=(pair.a, pair.b),
+                grounding=pair.grounding,
+                reference_answer=pair.reference_answer,
+                rubric=pair.rubric,
+            )
+            for pair in request.pairs
+        ]
+        return cls("pairs", pairs, judging, "comparison")
 
 
 def check_request_size(
@@ -171,9 +209,8 @@ def _characters(given: ResponseLike) -> int:
 async def plan_groups(
     judge: AnyJudge,
     prepared: PreparedConfig | None,
-    groups: Sequence[Group],
+    asked: AskedGroups,
     rubrics: Sequence[ResolvedRubric],
-    options: JudgingOptions,
     deadline: float,
     dropped: RewardRequest | None = None,
 ) -> list[PlannedGroup]:
@@ -189,71 +226,105 @@ async def plan_groups(
         TooLarge: see `check_request_size`.
         NotReady: the deadline passed before planning was complete.
     """
-    check_request_size(prepared, groups, rubrics, options, judge.executor.max_calls)
-    _check_decoys(prepared, options)
-    judges: Sequence[AnyJudge] = tuple(judge.members.values()) or (judge,)
+    check_request_size(prepared, asked.groups, rubrics, asked.judging, judge.executor.max_calls)
+    _check_decoys(prepared, asked.judging)
     slicer = TimeSlicer(deadline)
     planned = []
-    for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
-        grounding, omitted = None, 0
-        if group.grounding:
-            budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
-            grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
-        context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
-        planners: list[GroupPlanner] = []
-        truth, true_answer = group.ground_truth or "", ""
-        criteria, prompt = criteria_characters(rubric.criteria), planned_characters(group.prompt)
-        sample: CriteriaSample | None = None
-        if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
-            true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
-        else:
-            texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
-            refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
-            check_required(f"groups.{index}", prepared, context)
-            large = criteria + prompt + len(group.ground_truth or "") > LARGE_CHARACTERS
-            if dropped is not None:
-                sample = _draw(dropped, prepared, context, group, rubric)
-            left_out = left_out_ids(rubric.criteria, sample)
-            for own in prepared.members or (prepared,):
-                planners.append(
-                    await run_inline_or_in_thread(
-                        large,
-                        GroupPlanner,
-                        own,
-                        context,
-                        rubric.criteria,
-                        votes=options.votes,
-                        group=index,
-                        defences=options.defences,
-                        left_out=left_out,
-                        steps=options.steps,
-                    )
-                )
-            _check_verifications(f"groups.{index}", planners[0], context)
-            for own in prepared.members or (prepared,):
-                check_scopes(f"groups.{index}", own, rubric.criteria, options.votes)
-            if prepared.members:
-                _refuse_each_turn(f"groups.{index}", rubric.criteria)
-        responses: list[PlannedResponse] = []
-        opens = opened_by(group.prompt, options.prompt_opens)
-        shared = prompt + sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
-        for given in group.responses:
-            await slicer.yield_if_due()
-            response = as_response(given)
-            questions = 0 if responses else criteria  # the first plan makes the questions, which the others share
-            large = shared + questions + planned_characters(response.text) > LARGE_CHARACTERS
-            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
-            if prepared is None:
-                plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
-            else:
-                plans = [
-                    await _plan(one, planner, material, options.truncate, large)
-                    for one, planner in zip(judges, planners, strict=True)
-                ]
-                plan = combine_plans(prepared, plans)
-            responses.append(PlannedResponse(response, material, plan))
-        planned.append(PlannedGroup(group, rubric, omitted, responses, sample))
+    for index, rubric in enumerate(rubrics):
+        plan = _plan_outcomes if prepared is None else partial(_plan_verdicts, judge, prepared, dropped)
+        planned.append(await plan(asked, index, rubric, slicer))
     return planned
+
+
+async def _plan_outcomes(asked: AskedGroups, index: int, rubric: ResolvedRubric, slicer: TimeSlicer) -> PlannedGroup:
+    """Plan the comparison of each response's final answer with the ground truth, which the request has."""
+    group, options = asked.groups[index], asked.judging
+    truth, opens = group.ground_truth or "", opened_by(group.prompt, options.prompt_opens)
+    true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
+    responses = []
+    for given in group.responses:
+        await slicer.yield_if_due()
+        response = as_response(given)
+        large = len(truth) + planned_characters(response.text) > LARGE_CHARACTERS
+        material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
+        plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
+        responses.append(PlannedResponse(response, material, plan))
+    _, omitted = await _fit_grounding(group, options)
+    return PlannedGroup(group, rubric, omitted, responses)
+
+
+async def _plan_verdicts(
+    judge: AnyJudge,
+    prepared: PreparedConfig,
+    dropped: RewardRequest | None,
+    asked: AskedGroups,
+    index: int,
+    rubric: ResolvedRubric,
+    slicer: TimeSlicer,
+) -> PlannedGroup:
+    """Plan the calls and checks about each response of a group; those of a cascade or panel for each of its judges."""
+    group, options = asked.groups[index], asked.judging
+    context, omitted = await read_context(judge, prepared, asked, index)
+    criteria, prompt = criteria_characters(rubric.criteria), planned_characters(group.prompt)
+    large = criteria + prompt + len(group.ground_truth or "") > LARGE_CHARACTERS
+    sample = None if dropped is None else _draw(dropped, prepared, context, group, rubric)
+    make_planner = partial(
+        GroupPlanner,
+        context=context,
+        criteria=rubric.criteria,
+        votes=options.votes,
+        group=index,
+        defences=options.defences,
+        left_out=left_out_ids(rubric.criteria, sample),
+        steps=options.steps,
+    )
+    members = prepared.members or (prepared,)
+    planners = [await run_inline_or_in_thread(large, make_planner, own) for own in members]
+    _check_verifications(f"groups.{index}", planners[0], context)
+    for own in members:
+        check_scopes(f"groups.{index}", own, rubric.criteria, options.votes)
+    if prepared.members:
+        _refuse_each_turn(f"groups.{index}", rubric.criteria)
+    judges: Sequence[AnyJudge] = tuple(judge.members.values()) or (judge,)
+    responses: list[PlannedResponse] = []
+    opens = opened_by(group.prompt, options.prompt_opens)
+    shared = prompt + sum(map(len, filter(None, (context.grounding, group.reference_answer, group.ground_truth))))
+    for given in group.responses:
+        await slicer.yield_if_due()
+        response = as_response(given)
+        questions = 0 if responses else criteria  # the first plan makes the questions, which the others share
+        large = shared + questions + planned_characters(response.text) > LARGE_CHARACTERS
+        material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
+        plans = [
+            await _plan(one, planner, material, options.truncate, large)
+            for one, planner in zip(judges, planners, strict=True)
+        ]
+        responses.append(PlannedResponse(response, material, combine_plans(prepared, plans)))
+    return PlannedGroup(group, rubric, omitted, responses, sample)
+
+
+async def read_context(
+    judge: AnyJudge, prepared: PreparedConfig, asked: AskedGroups, index: int
+) -> tuple[GroupContext, int]:
+    """Return what the responses of a group share, and how many characters of the grounding it leaves out.
+
+    Raises:
+        InvalidRequest: the group has images, and the judge takes none; or it lacks what the template set requires.
+    """
+    group, where = asked.groups[index], f"{asked.field}.{index}"
+    texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
+    refuse_images(judge, where, [group.prompt, *texts])
+    grounding, omitted = await _fit_grounding(group, asked.judging)
+    context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
+    check_required(where, prepared, context)
+    return context, omitted
+
+
+async def _fit_grounding(group: Group, options: JudgingOptions) -> tuple[str | None, int]:
+    if not group.grounding:
+        return None, 0
+    large = len(group.grounding) > LARGE_CHARACTERS
+    return await run_inline_or_in_thread(large, fit_grounding, group.grounding, options.grounding_characters)
 
 
 def refuse_images(judge: AnyJudge, where: str, texts: Sequence[Prompt]) -> None:
@@ -262,13 +333,12 @@ def refuse_images(judge: AnyJudge, where: str, texts: Sequence[Prompt]) -> None:
     Raises:
         InvalidRequest: a text has an image, and the judge takes none; `where` is its field in the request.
     """
-    if judge.identity.capabilities.images or not any(map(images_of, texts)):
-        return
-    message = (
-        f"this has images, which the judge {judge.identity.model} does not take; leave them out, or use a judge that "
-        "does: a model on a server of the OpenAI chat API, with ?images=true in its engine URL"
-    )
-    raise InvalidRequest(f"{where}: {message}", errors=(FieldError(field=where, message=message),))
+    if not judge.identity.capabilities.images and any(map(images_of, texts)):
+        raise invalid_field(
+            where,
+            f"this has images, which the judge {judge.identity.model} does not take; leave them out, or use a judge "
+            "that does: a model on a server of the OpenAI chat API, with ?images=true in its engine URL",
+        )
 
 
 def _draw(
@@ -310,40 +380,38 @@ async def _plan(
 def _check_decoys(prepared: PreparedConfig | None, options: JudgingOptions) -> None:
     if "decoy" not in options.defences:
         return
-    message = ""
     if prepared is not None and prepared.members:
-        message = "a cascade or panel asks no decoy criterion; leave decoy out, or name one of its judges"
-    elif prepared is None or prepared.config.protocol not in ("binary", "stepwise"):
-        message = (
-            "a decoy criterion is met or not, so it needs the protocol binary or stepwise; leave decoy out, or choose "
-            "another protocol or mode"
+        raise invalid_field(
+            "judging.defences",
+            "a cascade or panel asks no decoy criterion; leave decoy out, or name one of its judges",
         )
-    if message:
-        field = "judging.defences"
-        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+    if prepared is None or prepared.config.protocol not in ("binary", "stepwise"):
+        raise invalid_field(
+            "judging.defences",
+            "a decoy criterion is met or not, so it needs the protocol binary or stepwise; leave decoy out, or choose "
+            "another protocol or mode",
+        )
 
 
 def _refuse_each_turn(where: str, criteria: Sequence[Criterion]) -> None:
     for criterion in criteria:
         if criterion.applies_to == "each_turn":
-            field = f"{where}.rubric"
-            message = (
+            raise invalid_field(
+                f"{where}.rubric",
                 f"criterion {criterion.id!r} applies to 'each_turn', which a cascade or panel cannot judge; name one "
-                "of its judges"
+                "of its judges",
             )
-            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:
     for criterion, verification in planner.verified:
         missing = missing_field(verification, context.ground_truth)
         if missing is not None:
-            field = f"{where}.{missing}"
-            message = (
+            raise invalid_field(
+                f"{where}.{missing}",
                 f"criterion {criterion.id!r} is verified by {verification.method!r}, which has nothing to compare "
-                f"with; give the group a {missing}, or the criterion's verification an expected answer"
+                f"with; give the group a {missing}, or the criterion's verification an expected answer",
             )
-            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 _MARGIN = 0.95

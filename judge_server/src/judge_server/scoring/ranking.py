@@ -1,38 +1,33 @@
-"""The mode `ranking`: compare the responses of each group in pairs, round after round, and reward them by that.
+"""Comparisons: the mode `ranking`, and the pairs of `POST /v1/comparisons`. Both are asked in tournaments.
 
 Every pair is asked in both orders. A comparison is a verdict on the response that was shown first, with the id
 `beats_N`, where N is the place of the other one in the group. So the ledger has it like any other verdict, and the
-rewards of a group follow from its verdicts alone.
-
-`POST /v1/comparisons` judges two responses side by side in the same way.
+rewards of a group follow from its verdicts alone. A pair of `/v1/comparisons` is a group of two responses.
 """
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal
 
 from judge_server.errors import TooLarge
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner, ShownResponse, Tournament, most_pairs
-from judge_server.judging.plan import GroupContext, PendingVerdict, ResponsePlan, check_required
-from judge_server.judging.presentation import fit_grounding, planned_characters, prompt_characters
-from judge_server.judging.questions import JudgingConfig, PreparedConfig
-from judge_server.judging.results import Caller, CallOutcome, Outcomes
+from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.presentation import planned_characters, prompt_characters
+from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.results import Outcomes
 from judge_server.observability.tracing import traced
-from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
-from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.scoring.judge import AnyJudge
+from judge_server.ports import Batch, JudgeResult
+from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
     MAX_VERDICTS,
+    AskedGroups,
     PlannedGroup,
     PlannedResponse,
-    refuse_images,
+    read_context,
 )
-from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client import wire
@@ -113,17 +108,18 @@ class GroupTournament:
         self._plans |= round_plans
         return list(round_plans.values())
 
-    def record(self, known: Mapping[bytes, CallOutcome]) -> None:
-        """Take note of what the responses have won, which decides who meets in the next round."""
-        won = {key: known[plan.pending[0].digests[0]] for key, plan in self._plans.items()}
+    def end_round(self, outcomes: Outcomes) -> PlannedGroup | None:
+        """Take note of what the responses have won, which decides who meets next; return the group if all is judged."""
+        won = {key: outcomes.by_digest[plan.pending[0].digests[0]] for key, plan in self._plans.items()}
         self._won = [[] for _ in self.group.responses]
         for (first, second), outcome in won.items():
             back = won[second, first]
             if isinstance(outcome, JudgeResult) and isinstance(back, JudgeResult):
                 self._won[first].append(outcome.score)
                 self._won[second].append(1.0 - outcome.score)
+        return self._judged_group() if self.finished else None
 
-    def judged_group(self) -> PlannedGroup:
+    def _judged_group(self) -> PlannedGroup:
         """Return the group with its comparisons, each at the response that was shown first."""
         responses = []
         for place, response in enumerate(self.group.responses):
@@ -137,191 +133,80 @@ class GroupTournament:
 async def plan_tournaments(
     judge: AnyJudge,
     prepared: PreparedConfig,
-    request: wire.RewardRequest,
+    request: wire.RewardRequest | wire.ComparisonRequest,
     rubrics: Sequence[ResolvedRubric],
     deadline: float,
 ) -> list[GroupTournament]:
-    """Prepare the tournament of every group. The judge sees the criteria that are rewarded, not the shadow ones.
+    """Prepare the tournament of every group, or of every pair of a comparison.
+
+    In a ranking, the judge sees the criteria that are rewarded, not the shadow ones.
 
     Raises:
         InvalidRequest: a group lacks what the template set requires; the message names the group.
         TooLarge: see `check_ranking_size`.
         NotReady: the deadline passed before planning was complete.
     """
-    check_ranking_size(request, judge.executor.max_calls)
-    options, slicer, tournaments = request.judging, TimeSlicer(deadline), []
-    for index, (group, rubric) in enumerate(zip(request.groups, rubrics, strict=True)):
+    asked, slicer, tournaments = AskedGroups.of(request), TimeSlicer(deadline), []
+    schedule, question = wire.RewardOptions(), DEFAULT_QUESTION
+    if isinstance(request, wire.RewardRequest):
+        check_ranking_size(request, judge.executor.max_calls)
+        schedule = request.reward
+    elif request.question:
+        question = request.question
+    for index, (group, rubric) in enumerate(zip(asked.groups, rubrics, strict=True)):
         await slicer.yield_if_due()
-        grounding, omitted = None, 0
-        if group.grounding:
-            large = len(group.grounding) > LARGE_CHARACTERS
-            grounding, omitted = await run_inline_or_in_thread(
-                large, fit_grounding, group.grounding, options.grounding_characters
-            )
-        context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
-        refuse_images(judge, f"groups.{index}", [group.prompt, *(wire.as_response(r).text for r in group.responses)])
-        check_required(f"groups.{index}", prepared, context)
-        criteria = tuple([criterion for criterion in rubric.criteria if not criterion.shadow])
+        context, omitted = await read_context(judge, prepared, asked, index)
+        is_ranking = isinstance(request, wire.RewardRequest)
+        criteria = tuple([criterion for criterion in rubric.criteria if not (is_ranking and criterion.shadow)])
         given = [wire.as_response(response) for response in group.responses]
-        shared = planned_characters(group.prompt) + sum(
-            len(text) for text in (grounding, group.reference_answer) if text
-        )
-        shared += criteria_characters(criteria)
+        shared = planned_characters(group.prompt) + criteria_characters(criteria)
+        shared += sum(len(text) for text in (context.grounding, group.reference_answer) if text)
         large = shared + 2 * max(planned_characters(response.text) for response in given) > LARGE_CHARACTERS
-        make_planner = partial(PairPlanner, prepared, context, criteria, defences=options.defences, group=index)
+        make_planner = partial(
+            PairPlanner, prepared, context, criteria, question, defences=asked.judging.defences, group=index
+        )
         planner = await run_inline_or_in_thread(large, make_planner)
-        responses, opens = [], opened_by(group.prompt, options.prompt_opens)
+        responses, opens = [], opened_by(group.prompt, asked.judging.prompt_opens)
         for response in given:
             await slicer.yield_if_due()
-            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
+            part = asked.judging.reasoning
+            material = await run_inline_or_in_thread(large, judged_content, response, part, opens)
             responses.append(PlannedResponse(response, material, ResponsePlan((), _NO_BATCH, (), group=index)))
         planned = PlannedGroup(group, rubric, omitted, responses)
-        tournaments.append(GroupTournament(planned, planner, request.reward, large=large))
+        tournaments.append(GroupTournament(planned, planner, schedule, large=large))
     return tournaments
 
 
-class Played(NamedTuple):
-    """What has become known since the last one: the groups whose tournament is over, by place, and new outcomes."""
-
-    groups: dict[int, PlannedGroup]
-    outcomes: Outcomes
-
-
-async def play(
-    judge: AnyJudge, tournaments: Sequence[GroupTournament], deadline: float, caller: Caller
-) -> AsyncGenerator[Played, None]:
-    """Judge all groups round by round.
-
-    A round of all groups is submitted at once, so the queue admits or refuses it as a whole. Comparisons that the
-    deadline cuts off fail, in later rounds too. Closing cancels the rest.
+def pair_verdicts(group: Sequence[Sequence[wire.Verdict]], use: wire.VerdictUse) -> list[PairVerdict]:
+    """Return the comparisons of a group from the verdicts of its responses.
 
     Raises:
-        Overloaded: the judge's queue has no room for a round; what was judged before is cached.
-        NotReady: no judge is available.
+        ValueError: a verdict is no comparison.
     """
-    left, known, slicer = dict(enumerate(tournaments)), dict[bytes, CallOutcome](), TimeSlicer()
-    while left:
-        plans: list[ResponsePlan] = []
-        places: list[int] = []
-        for place, tournament in left.items():
-            of_group = await tournament.next_round(slicer)
-            plans += of_group
-            places += [place] * len(of_group)
-        waiting = Counter(places)
-        async with aclosing(judge.judge(plans, deadline, caller=caller)) as judging:
-            async for judged in judging:
-                known.update(judged.outcomes.by_digest)
-                finished = {}
-                for place in [places[index] for index in judged.complete]:
-                    waiting[place] -= 1
-                    if not waiting[place]:
-                        left[place].record(known)
-                        if left[place].finished:
-                            finished[place] = left.pop(place).judged_group()
-                yield Played(finished, judged.outcomes)
-
-
-def pair_verdicts(group: Sequence[Sequence[wire.Verdict]], use: wire.VerdictUse) -> list[PairVerdict]:
-    """Return the comparisons of a group from the verdicts of its responses."""
     found = []
     for place, verdicts in enumerate(group):
         for verdict in verdicts:
             opponent = compared_with(verdict.criterion)
-            assert opponent is not None, f"{verdict.criterion!r} is no comparison"
-            kind = None if verdict.failure is None else verdict.failure.kind
-            found.append(PairVerdict(place, opponent, verdict.value(use), verdict.score, kind))
+            if opponent is None:
+                raise ValueError(f"{verdict.criterion!r} is not a comparison of two responses")
+            found.append(PairVerdict(place, opponent, verdict.value(use), verdict.score, verdict.judge_failure))
     return found
 
 
 _TIE = 0.5
+_WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
 
 
-async def compare(
-    judge: AnyJudge, rubrics: RubricSource, request: wire.ComparisonRequest, *, request_id: str, project_id: str
-) -> wire.ComparisonAnswer:
-    """Compare every pair of the request.
-
-    Raises:
-        InvalidRequest, UnknownRubric: before anything is judged.
-        Overloaded: the judge's queue is full.
-        NotReady: no judge is available, or the deadline passed before planning was complete.
-    """
-    deadline = asyncio.get_running_loop().time() + request.deadline_s
-    pair_rubrics = [pair.rubric for pair in request.pairs]
-    resolved = await resolve_rubrics(
-        rubrics,
-        pair_rubrics,
-        request.rubric,
-        project_id,
-        deadline=deadline,
-        where="pairs",
-        allow_retired=request.allow_retired,
-    )
-    options = request.judging
-    prepared = judge.prepared(
-        JudgingConfig("comparison", 1, options.rationale, options.think_tokens, template=options.template)
-    )
-    slicer, plans = TimeSlicer(deadline), []
-    for index, pair in enumerate(request.pairs):
-        await slicer.yield_if_due()
-        refuse_images(judge, f"pairs.{index}", [pair.prompt, *(wire.as_response(r).text for r in (pair.a, pair.b))])
-        check_required(f"pairs.{index}", prepared, GroupContext(pair.prompt, pair.grounding, pair.reference_answer))
-    for pair, rubric in zip(request.pairs, resolved, strict=True):
-        await slicer.yield_if_due()
-        large = _characters(pair) > LARGE_CHARACTERS
-        plans.append(await run_inline_or_in_thread(large, _plans, prepared, request, pair, rubric))
-    outcomes = await judge.outcomes(
-        [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
-    )
-    slicer, pairs = TimeSlicer(), []
-    for pair, orders in zip(request.pairs, plans, strict=True):
-        await slicer.yield_if_due()
-        pairs.append(_compared(pair, orders, outcomes))
-    scores = [pair.score for pair in pairs if pair.score is not None]
-    judge_info = judge_of(judge, prepared, outcomes)
-    assert judge_info is not None
-    return wire.ComparisonAnswer(
-        request_id=request_id,
-        run=request.run,
-        step=request.step,
-        judge=judge_info,
-        rubrics=pinned(resolved),
-        usage=usage_of(outcomes),
-        win_rate=sum(scores) / len(scores) if scores else None,
-        pairs=tuple(pairs),
-    )
-
-
-def _characters(pair: wire.Pair) -> int:
-    """Return the number of characters whose planning takes as long as that of a pair."""
-    of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
-    responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
-    return of_sources + sum(map(planned_characters, (pair.prompt, *responses)))
-
-
-def _plans(
-    prepared: PreparedConfig, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
-) -> list[ResponsePlan]:
-    """Return the plans of both orders, `a` first and `b` first."""
-    options = request.judging
-    grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
-    context = GroupContext(pair.prompt, grounding, pair.reference_answer)
-    planner = PairPlanner(prepared, context, rubric.criteria, request.question or DEFAULT_QUESTION)
-    opens = opened_by(pair.prompt, options.prompt_opens)
-    both = [judged_content(wire.as_response(given), options.reasoning, opens) for given in (pair.a, pair.b)]
-    a, b = map(planner.shown, both)
-    return [planner.plan("a", a, b), planner.plan("b", b, a)]
-
-
-def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
-    orders = tuple([_order(plan.pending[0], outcomes) for plan in plans])
+def compared(pair: str, a_first: Sequence[wire.Verdict], b_first: Sequence[wire.Verdict]) -> wire.Comparison:
+    """Return the comparison of a pair from the verdicts in both orders."""
+    orders = _order("a", *a_first), _order("b", *b_first)
     wins = [_WIN[order.preferred] for order in orders if order.preferred is not None]
     if len(wins) < len(orders):
-        return wire.Comparison(id=pair.id, status="failed", orders=orders)
+        return wire.Comparison(id=pair, status="failed", orders=orders)
     score = sum(wins) / len(wins)
     probabilities = [order.probability for order in orders if order.probability is not None]
     return wire.Comparison(
-        id=pair.id,
+        id=pair,
         status="ok",
         score=score,
         preferred="tie" if score == _TIE else "a" if score > _TIE else "b",
@@ -331,25 +216,19 @@ def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes
     )
 
 
-_WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
-
-
-def _order(pending: PendingVerdict, outcomes: Outcomes) -> wire.OrderVerdict:
-    first = "a" if pending.criterion == "a" else "b"
-    second = "b" if first == "a" else "a"
-    (digest,) = pending.digests
-    outcome = outcomes.by_digest[digest]
-    if isinstance(outcome, CallFailure):
-        return wire.OrderVerdict(first=first, status="failed", failure=failure_of(outcome))
-    probability = outcome.probability
+def _order(first: Literal["a", "b"], verdict: wire.Verdict) -> wire.OrderVerdict:
+    if verdict.failure is not None:
+        return wire.OrderVerdict(first=first, status="failed", failure=verdict.failure)
+    second: Literal["a", "b"] = "b" if first == "a" else "a"
+    probability = verdict.probability
     if probability is not None and first == "b":
         probability = 1.0 - probability
     return wire.OrderVerdict(
         first=first,
         status="ok",
         probability=probability,
-        preferred="tie" if _TIE in (probability, outcome.score) else first if outcome.score == 1.0 else second,
-        choice_mass=outcome.choice_mass,
-        rationale=outcome.rationale,
-        cached=digest in outcomes.cached,
+        preferred="tie" if _TIE in (probability, verdict.score) else first if verdict.score == 1.0 else second,
+        choice_mass=verdict.choice_mass,
+        rationale=verdict.rationale,
+        cached=verdict.cached,
     )

@@ -6,29 +6,30 @@ leaves out are those by which each recorded request was rewarded.
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
-from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
-from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import VerdictRules
+from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError, invalid_field
+from judge_server.judging.plan import PendingVerdict
+from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
+from judge_server.scoring.ranking import pair_verdicts
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
-from judge_server.scoring.verdicts import failure_of
+from judge_server.scoring.verdicts import verdict_of
 from judge_server.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
-from trainer_client.ranking import PairVerdict, compared_with, rank
+from trainer_client.ranking import rank
 from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric
 from trainer_client.wire import (
     PROTOCOLS_FOR,
     YES_NO_PROTOCOLS,
     Criterion,
-    FieldError,
     RewardMode,
     RewardOptions,
     StepReward,
@@ -37,7 +38,6 @@ from trainer_client.wire import (
     VerdictMethod,
     VerdictUse,
 )
-from trainer_client.wire.base import construct
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputedResponse,
@@ -139,7 +139,7 @@ def _rules(request: RecomputeRequest, recorded: str | None) -> RewardRules:
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
         message = f"with the other reward options that run {request.run!r} was judged with, {wrong}"
-        raise InvalidRequest(f"reward: {message}", errors=(FieldError(field="reward", message=message),)) from None
+        raise invalid_field("reward", message) from None
     return RewardRules(
         reward=reward,
         on_failure=request.on_failure or ("null" if before.on_failure == "error" else before.on_failure),
@@ -168,16 +168,16 @@ def _check(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> 
         remedy = "no mode takes them all, so select a part of the run by protocol or by step"
     mode = rules[refused[0].reward_rules].reward.mode
     message = f"run {request.run!r} was judged as {was}, which cannot feed mode {mode!r}; {remedy}"
-    raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
+    raise invalid_field("reward.mode", message)
 
 
 def _require_yes_no(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> None:
     """Refuse what needs probabilities of yes if verdicts are grades."""
 
     if request.uncertain_band is not None and any(one.protocol == "comparison" for one in run.judged_by):
-        message = f"run {request.run!r} has rankings, in which no verdict is uncertain; leave out uncertain_band"
-        raise InvalidRequest(
-            f"uncertain_band: {message}", errors=(FieldError(field="uncertain_band", message=message),)
+        raise invalid_field(
+            "uncertain_band",
+            f"run {request.run!r} has rankings, in which no verdict is uncertain; leave out uncertain_band",
         )
 
     def needs(one: JudgedBy) -> bool:
@@ -190,7 +190,7 @@ def _require_yes_no(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRe
             f"run {request.run!r} was judged as {' and '.join(map(repr, grades))}, whose verdicts are grades and have "
             f"no probability of yes; leave out {where}, or select a part of the run by protocol"
         )
-        raise InvalidRequest(f"{where}: {message}", errors=(FieldError(field=where, message=message),))
+        raise invalid_field(where, message)
 
 
 def _feeds(protocol: str, mode: RewardMode) -> bool:
@@ -211,7 +211,7 @@ def _rubrics(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -
         rubrics[digest] = (tuple(reweighted), tuple(criteria))
     if unused:
         message = f"no rubric of run {request.run!r} has a criterion {min(unused)!r}"
-        raise InvalidRequest(f"weights: {message}", errors=(FieldError(field="weights", message=message),))
+        raise invalid_field("weights", message)
     for one in run.judged_by:
         options = rules[one.reward_rules].reward
         try:
@@ -260,24 +260,12 @@ def _parts(group: Sequence[JudgedResponse]) -> list[list[JudgedResponse]]:
 
 
 def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: RecomputeTotals) -> RecomputedGroup:
-    """Reward a group by its recorded comparisons, as `scorer._rank_group` does."""
-    first, pairs = group[0], list[PairVerdict]()
-    where = f"group {first.group_id!r} in request {first.request_id}"
-    try:
-        for response in group:
-            for _, votes in groupby(response.votes, key=lambda vote: vote.slot):
-                verdict = _verdict(list(votes))
-                _require_probabilities([verdict], rules.reward.use)
-                opponent = compared_with(verdict.criterion)
-                if opponent is None:
-                    raise ValueError(f"{verdict.criterion!r} is not a comparison of two responses")
-                win = verdict.value(rules.reward.use)
-                pairs.append(PairVerdict(response.position, opponent, win, verdict.score, verdict.judge_failure))
-        outcomes = rank(len(group), pairs, rules.on_failure)
-    except UnscoredCriteria as error:
-        raise JudgingFailed(f"{where}: {error}") from None
-    except ValueError as error:
-        raise InvalidRequest(f"{where}: {error}") from None
+    """Reward a group by its recorded comparisons, as `scorer._rank_responses` does."""
+    first, use = group[0], rules.reward.use
+    verdicts = [_verdicts(response) for response in group]
+    with _refusals_at(f"group {first.group_id!r} in request {first.request_id}"):
+        _require_probabilities(chain.from_iterable(verdicts), use)
+        outcomes = rank(len(group), pair_verdicts(verdicts, use), rules.on_failure)
     responses = []
     for response, outcome in zip(group, outcomes, strict=True):
         result = penalised(outcome, rules.reward, ResponseFacts(tokens=response.tokens, stopped=response.stopped))
@@ -291,6 +279,17 @@ def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: Recompu
     )
 
 
+@contextmanager
+def _refusals_at(where: str) -> Iterator[None]:
+    """Name the place in the run of what a block refuses."""
+    try:
+        yield
+    except UnscoredCriteria as error:
+        raise JudgingFailed(f"{where}: {error}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: {error}") from None
+
+
 def _response(
     rules: RewardRules,
     budgets: StepBudgets,
@@ -302,18 +301,12 @@ def _response(
     if response.rubric not in rubrics:
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria, judged_by = rubrics[response.rubric]
-    slots = groupby(response.votes, key=lambda vote: vote.slot)
-    verdicts = [_verdict(list(votes), rules.uncertain_band) for _, votes in slots]
+    verdicts, use = _verdicts(response, rules.uncertain_band), rules.reward.use
     sample = read_sample(judged_by, verdicts)
-    use = rules.reward.use
-    try:
+    with _refusals_at(where):
         _require_probabilities(verdicts, use)
         facts = ResponseFacts(response.format_ok, response.tokens, response.stopped, sample)
         result = reward_of(criteria, verdicts, rules, facts)
-    except UnscoredCriteria as error:
-        raise JudgingFailed(f"{where}: {error}") from None
-    except ValueError as error:
-        raise InvalidRequest(f"{where}: {error}") from None
     steps: tuple[StepReward, ...] = ()
     if response.spans is not None:
         steps = step_rewards(criteria, verdicts, use, json.loads(response.spans), budgets, sample=sample)
@@ -323,17 +316,8 @@ def _response(
 def _recomputed(
     response: JudgedResponse, result: RewardResult, steps: tuple[StepReward, ...], totals: RecomputeTotals
 ) -> RecomputedResponse:
-    outcome = result.outcome
-    _count(totals, response.votes, result.reward, outcome.status)
-    return RecomputedResponse(
-        position=response.position,
-        reward=result.reward,
-        unpenalised=result.unpenalised,
-        status=outcome.status,
-        policy_applied=outcome.policy_applied,
-        dropped=outcome.dropped,
-        steps=steps,
-    )
+    _count(totals, response.votes, result.reward, result.outcome.status)
+    return RecomputedResponse(position=response.position, **result.fields(), steps=steps)
 
 
 def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float | None, status: str) -> None:
@@ -345,7 +329,7 @@ def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float |
         totals.rewarded += 1
 
 
-def _require_probabilities(verdicts: Sequence[Verdict], use: VerdictUse) -> None:
+def _require_probabilities(verdicts: Iterable[Verdict], use: VerdictUse) -> None:
     """Raise `ValueError` if a verdict of the judge lacks the probability that is to enter the reward."""
     for verdict in verdicts:
         if verdict.score is not None and verdict.value(use) is None:
@@ -355,36 +339,20 @@ def _require_probabilities(verdicts: Sequence[Verdict], use: VerdictUse) -> None
             )
 
 
+def _verdicts(response: JudgedResponse, band: UncertainBand | None = None) -> list[Verdict]:
+    return [_verdict(list(votes), band) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
+
+
 def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> Verdict:
     """Combine the votes on a criterion. Without a band, a verdict is uncertain if it was recorded as such."""
     first = votes[0]
-    method = cast(VerdictMethod, first.method)
-    if first.failure == LEFT_OUT:
-        return Verdict(criterion=first.criterion, status="left_out")
-    combined: JudgeResult | CallFailure
-    if len(votes) == 1 and first.score is not None and not _is_failed(first):
-        combined = JudgeResult(first.score, first.probability, step=first.step)
-    else:
-        combined = combine_votes(list(_outcomes(votes)))
-    if isinstance(combined, CallFailure):
-        return Verdict(criterion=first.criterion, status="failed", failure=failure_of(combined), method=method)
-    recorded = first.failure == UNCERTAIN
-    uncertain = recorded if band is None else VerdictRules(band=band).is_uncertain(combined, method)
-    return construct(
-        Verdict,
-        _UNSET
-        | {
-            "criterion": first.criterion,
-            "status": "uncertain" if uncertain else "ok",
-            "score": None if uncertain else combined.score,
-            "probability": combined.probability,
-            "step": combined.step,
-            "method": method,
-        },
-    )
-
-
-_UNSET = {name: one.default for name, one in Verdict.model_fields.items()}
+    outcomes = {bytes([place]): _outcome(vote) for place, vote in enumerate(votes)}
+    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
+    if band is not None:
+        rules = VerdictRules(band=band) if any(vote.probability is not None for vote in votes) else DEFAULT_RULES
+    digests = () if first.failure == LEFT_OUT else tuple(outcomes)
+    pending = PendingVerdict(first.criterion, cast(VerdictMethod, first.method), digests)
+    return verdict_of(pending, Outcomes(outcomes), rules)
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
@@ -392,18 +360,13 @@ def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
     return _verdict(votes).score
 
 
-def _is_failed(vote: JudgedVote) -> bool:
-    """Whether the vote failed, although a later request may have got a verdict under its digest."""
-    return vote.failure not in (None, UNCERTAIN)
-
-
-def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
-    for vote in votes:
-        if vote.score is None or _is_failed(vote):
-            kind = "engine" if vote.failure in (None, UNCERTAIN) else vote.failure
-            yield CallFailure(kind, vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
-        else:
-            yield JudgeResult(vote.score, vote.probability, step=vote.step, grade=vote.grade)
+def _outcome(vote: JudgedVote) -> CallOutcome:
+    """Return what a vote was; a failed one stays so, although a later request may have got a verdict for it."""
+    failed = vote.failure not in (None, UNCERTAIN)
+    if vote.score is None or failed:
+        kind = vote.failure if failed else "engine"
+        return CallFailure(kind, vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
+    return JudgeResult(vote.score, vote.probability, step=vote.step, grade=vote.grade)
 
 
 def _reference(digest: bytes | None) -> str | None:

@@ -1,5 +1,9 @@
 """Score a request: resolve the rubrics, plan, judge, reward, answer.
 
+Every request goes one way. `Scorer._plan` makes a `ScoringJob` of it, `Scorer.run` judges the job and yields each
+`JudgedGroup` once its verdicts are known, and the answer is made of these: rewards by `_reward_group`, verdicts by
+`_group_verdicts`, comparisons by `compared`.
+
 This is where verdicts become a reward: `_reward_response` passes them to `reward_of`, and that to
 `trainer_client.rewards.reward_verdicts`. `reward_of` and `step_rewards` need no plan, request or database, so that
 recomputing from the ledger gives the same numbers.
@@ -8,21 +12,23 @@ recomputing from the ledger gives the same numbers.
 import asyncio
 import math
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from judge_server.errors import InvalidRequest, JudgingFailed
+from judge_server.errors import InvalidRequest, JudgingFailed, invalid_field
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
-from judge_server.judging.results import Caller, Outcomes, VerdictRules, failures_by_kind
+from judge_server.judging.results import DEFAULT_RULES, Caller, Outcomes, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import resolve_rubrics
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
+    AskedGroups,
     JudgedRequest,
     PlannedGroup,
     PlannedResponse,
@@ -31,7 +37,7 @@ from judge_server.scoring.planner import (
     left_out_ids,
     plan_groups,
 )
-from judge_server.scoring.ranking import GroupTournament, pair_verdicts, plan_tournaments, play
+from judge_server.scoring.ranking import compared, pair_verdicts, plan_tournaments
 from judge_server.scoring.verdicts import (
     decoy_failures,
     failure_of,
@@ -46,7 +52,7 @@ from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
-from trainer_client.ranking import rank, report
+from trainer_client.ranking import PairVerdict, rank, report
 from trainer_client.rewards import (
     ResponseFacts,
     RewardOutcome,
@@ -57,16 +63,90 @@ from trainer_client.rewards import (
     reward_verdicts,
 )
 from trainer_client.steps import NO_STEP, step_deltas
+from trainer_client.wire.judging import DecoyPolicy
 from trainer_client.wire.ledger import RewardRules, StepBudgets
 
 DEFAULT_BUDGETS = StepBudgets()
 
-
 FOLLOW_INTERVAL_S = 0.1
-"""How often `Scorer.follow` looks for new verdicts, in seconds."""
+"""How often `Scorer.stream` looks for new verdicts if it is to yield them, in seconds."""
 
 RANKED_INLINE = 64
 """A larger group is ranked in a thread."""
+
+Request = wire.RewardRequest | wire.VerdictRequest | wire.ComparisonRequest
+
+
+class GroupRounds(Protocol):
+    """What is asked about one group, round by round."""
+
+    @property
+    def group(self) -> PlannedGroup:
+        """The group as planned before it is judged."""
+
+    async def next_round(self, slicer: TimeSlicer) -> list[ResponsePlan]:
+        """Return the plans of the next round; there is at least one."""
+
+    def end_round(self, outcomes: Outcomes) -> PlannedGroup | None:
+        """Return the judged group after its last round; None if another one follows. The round's outcomes are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneRound:
+    """All verdicts on a group's responses in one round. `on_decoy` says what becomes of suspicious responses."""
+
+    group: PlannedGroup
+    on_decoy: DecoyPolicy
+
+    async def next_round(self, slicer: TimeSlicer) -> list[ResponsePlan]:
+        """Return the plan of each response."""
+        return [response.plan for response in self.group.responses]
+
+    def end_round(self, outcomes: Outcomes) -> PlannedGroup:
+        """Return the group."""
+        outcomes.by_digest.update(
+            decoy_failures([response.plan for response in self.group.responses], outcomes, self.on_decoy)
+        )
+        return self.group
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """A request in progress: its prepared judge, how it takes verdicts, its groups, and the outcomes so far.
+
+    `rounds` say what is asked about each group, round by round; a group has no verdict before its last round is over.
+    `reward_rules` mean nothing to a request for verdicts only.
+    """
+
+    request: Request
+    request_id: str
+    project_id: str
+    record_id: bytes | None
+    deadline: float
+    prepared: PreparedConfig | None
+    rules: VerdictRules
+    reward_rules: RewardRules
+    groups: list[PlannedGroup]
+    rounds: Sequence[GroupRounds]
+    outcomes: Outcomes = field(default_factory=Outcomes)
+
+    @property
+    def caller(self) -> Caller:
+        """Who is billed for the judge calls."""
+        return Caller.of(self.request)
+
+    @property
+    def is_ranking(self) -> bool:
+        """Whether the responses of a group are compared with each other for a reward."""
+        return isinstance(self.request, wire.RewardRequest) and self.request.reward.mode == "ranking"
+
+
+class JudgedGroup(NamedTuple):
+    """A group whose verdicts are known: its place in the request, its plans, and the verdicts on each response."""
+
+    place: int
+    planned: PlannedGroup
+    verdicts: Sequence[list[wire.Verdict]]
 
 
 class JudgedVerdict(NamedTuple):
@@ -80,42 +160,10 @@ class JudgedVerdict(NamedTuple):
 StreamPart = JudgedVerdict | wire.GroupRewards | wire.RewardSummary
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringJob:
-    """A request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far.
-
-    In the mode `ranking`, each group has a tournament, and its plans have no verdicts before that is over.
-    `reward_rules` mean nothing to a request for verdicts only.
-    """
-
-    request: wire.RewardRequest | wire.VerdictRequest
-    request_id: str
-    project_id: str
-    deadline: float
-    prepared: PreparedConfig | None
-    rules: VerdictRules
-    reward_rules: RewardRules
-    groups: list[PlannedGroup]
-    tournaments: Sequence[GroupTournament] = ()
-    record_id: bytes | None = None
-    outcomes: Outcomes = field(default_factory=Outcomes)
-
-    @property
-    def caller(self) -> Caller:
-        """Who is billed for the judge calls."""
-        return Caller.of(self.request)
-
-    @property
-    def plans(self) -> list[ResponsePlan]:
-        """The plans of all responses, group by group."""
-        return [response.plan for group in self.groups for response in group.responses]
-
-
 class Scorer:
     """Judges requests with one judge and one source of rubrics, and passes them to the recorder, if there is one.
 
-    Every request goes the same way: resolve its rubrics and plan (`_plan_job`), judge (`_judged`), reward each group
-    unless only verdicts are wanted, record (`_record`), answer. For `record_id`, see `JudgedRequest`.
+    For `record_id`, see `JudgedRequest`. What is refused, is refused before anything is judged.
     """
 
     def __init__(self, judge: AnyJudge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
@@ -134,12 +182,11 @@ class Scorer:
             NotReady: no judge is available.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        job = await self._plan_job(request, request_id, project_id, record_id)
-        await self._judge(job)
+        job = await self._plan(request, request_id, project_id, record_id)
+        judged, slicer = await self._collect(job), TimeSlicer()
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
-            slicer = TimeSlicer()
-            groups = tuple([await _reward_group(job, group, slicer) for group in job.groups])
+            groups = tuple([await _reward_group(job, group, slicer) for group in judged])
         finally:
             usage = self._record(job, groups)
         return wire.RewardAnswer(**_answer_fields(self.judge, job, usage), groups=groups)
@@ -147,16 +194,10 @@ class Scorer:
     async def verdicts(
         self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.VerdictAnswer:
-        """Judge every response of the request; no rewards are computed.
-
-        Raises:
-            InvalidRequest, UnknownRubric: before anything is judged.
-            Overloaded: the judge's queue is full.
-            NotReady: no judge is available.
-        """
-        job = await self._plan_job(request, request_id, project_id, record_id)
-        await self._judge(job)
-        usage, slicer = self._record(job), TimeSlicer()
+        """Judge every response of the request; no rewards are computed. Raises as `score`."""
+        job = await self._plan(request, request_id, project_id, record_id)
+        judged = await self._collect(job)
+        usage = self._record(job)
         return wire.VerdictAnswer(
             request_id=request_id,
             run=request.run,
@@ -165,139 +206,145 @@ class Scorer:
             rubrics=pinned([group.rubric for group in job.groups]),
             uncertain_band=job.rules.band,
             usage=usage,
-            groups=tuple([await _group_verdicts(job, group, slicer) for group in job.groups]),
+            groups=tuple([_group_verdicts(job, group) for group in judged]),
+        )
+
+    async def compare(
+        self, request: wire.ComparisonRequest, *, request_id: str, project_id: str
+    ) -> wire.ComparisonAnswer:
+        """Compare every pair of the request, in both orders. Raises as `score`."""
+        job = await self._plan(request, request_id, project_id)
+        pairs = [compared(group.planned.group.id, *group.verdicts) for group in await self._collect(job)]
+        scores = [pair.score for pair in pairs if pair.score is not None]
+        judge_info = judge_of(self.judge, job.prepared, job.outcomes)
+        assert judge_info is not None
+        return wire.ComparisonAnswer(
+            request_id=request_id,
+            run=request.run,
+            step=request.step,
+            judge=judge_info,
+            rubrics=pinned([group.rubric for group in job.groups]),
+            usage=usage_of(job.outcomes),
+            win_rate=sum(scores) / len(scores) if scores else None,
+            pairs=tuple(pairs),
         )
 
     async def stream(
-        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
-    ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
-        """Like `score`, but yield each group as soon as it is done, then the summary. Closing cancels the rest."""
-        async with aclosing(self._parts(request, request_id, project_id, record_id)) as parts:
-            async for part in parts:
-                if not isinstance(part, JudgedVerdict):
-                    yield part
-
-    async def follow(
-        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
-    ) -> AsyncGenerator[StreamPart, None]:
-        """Like `stream`, but also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group.
-
-        Comparisons of a ranking are not among them.
-        """
-        async with aclosing(self._parts(request, request_id, project_id, record_id, FOLLOW_INTERVAL_S)) as parts:
-            async for part in parts:
-                yield part
-
-    async def _parts(
         self,
         request: wire.RewardRequest,
+        *,
         request_id: str,
         project_id: str,
-        record_id: bytes | None,
-        follow_interval_s: float | None = None,
+        record_id: bytes | None = None,
+        each_verdict: bool = False,
     ) -> AsyncGenerator[StreamPart, None]:
-        job, slicer = await self._plan_job(request, request_id, project_id, record_id), TimeSlicer()
-        news = _NewVerdicts(job) if follow_interval_s is not None and not job.tournaments else None
+        """Like `score`, but yield each group as soon as it is done, then the summary. Closing cancels the rest.
+
+        With `each_verdict`, also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group, except
+        for the comparisons of a ranking.
+        """
+        job, slicer = await self._plan(request, request_id, project_id, record_id), TimeSlicer()
+        news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
         rewarded: dict[int, wire.GroupRewards] = {}
-        async with aclosing(self._judged(job, follow_interval_s)) as judged:
-            async for place in judged:
-                for verdict in news.take(place) if news is not None else ():
+        async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
+            async for judged in judging:
+                for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
                     yield verdict
-                if place is not None:
-                    rewarded[place] = await _reward_group(job, job.groups[place], slicer)
-                    yield rewarded[place]
+                if judged is not None:
+                    rewarded[judged.place] = await _reward_group(job, judged, slicer)
+                    yield rewarded[judged.place]
         usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
         yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
 
-    async def _judge(self, job: ScoringJob) -> None:
-        """Judge all groups of a job."""
-        async with aclosing(self._judged(job)) as judged:
-            async for _ in judged:
-                pass
+    async def run(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[JudgedGroup | None, None]:
+        """Judge a job round by round, and yield each group when all of its verdicts are known.
 
-    async def _judged(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[int | None, None]:
-        """Judge a job, and yield the place of each group when all of its verdicts are known.
-
-        With `tick_s`, also yield None when that many seconds have passed without one.
+        A round of all groups is submitted at once, so the queue admits or refuses it as a whole. What the deadline cuts
+        off fails, unless not even the first round was planned: then `NotReady` is raised. With `tick_s`, also yield
+        None when that many seconds have passed without a complete response. Closing cancels the rest.
         """
-        if job.tournaments:
-            async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller)) as playing:
-                async for played in playing:
-                    job.outcomes.add(played.outcomes)
-                    for place, group in played.groups.items():
-                        job.groups[place] = group
-                        yield place
-            return
-        group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
-        waiting = [len(group.responses) for group in job.groups]
-        judging = self.judge.judge(job.plans, job.deadline, caller=job.caller, tick_s=tick_s)
-        async with aclosing(judging):
-            async for judged in judging:
-                job.outcomes.add(judged.outcomes)
-                for place in [group_of[index] for index in judged.complete]:
-                    waiting[place] -= 1
-                    if not waiting[place]:
-                        plans = [response.plan for response in job.groups[place].responses]
-                        rejected = decoy_failures(plans, job.outcomes, job.request.judging.on_decoy)
-                        job.outcomes.by_digest.update(rejected)
-                        yield place
-                if not judged.complete:
-                    yield None
+        left, planning, slicer = dict(enumerate(job.rounds)), TimeSlicer(job.deadline), TimeSlicer()
+        while left:
+            plans: list[ResponsePlan] = []
+            places: list[int] = []
+            for place, rounds in left.items():
+                of_group = await rounds.next_round(planning)
+                plans += of_group
+                places += [place] * len(of_group)
+            planning, waiting = slicer, Counter(places)
+            judging = self.judge.judge(plans, job.deadline, caller=job.caller, tick_s=tick_s)
+            async with aclosing(judging):
+                async for judged in judging:
+                    job.outcomes.add(judged.outcomes)
+                    for place in [places[index] for index in judged.complete]:
+                        waiting[place] -= 1
+                        group = None if waiting[place] else left[place].end_round(job.outcomes)
+                        if group is not None:
+                            del left[place]
+                            job.groups[place] = group
+                            yield JudgedGroup(place, group, await _verdicts_on(job, group, slicer))
+                    if not judged.complete:
+                        yield None
 
-    async def _plan_job(
-        self,
-        request: wire.RewardRequest | wire.VerdictRequest,
-        request_id: str,
-        project_id: str,
-        record_id: bytes | None,
+    async def _collect(self, job: ScoringJob) -> list[JudgedGroup]:
+        """Judge all groups of a job; return them in order."""
+        async with aclosing(self.run(job)) as judging:
+            return sorted([group async for group in judging if group is not None])
+
+    async def _plan(
+        self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> ScoringJob:
-        deadline = asyncio.get_running_loop().time() + request.deadline_s
+        deadline, asked = asyncio.get_running_loop().time() + request.deadline_s, AskedGroups.of(request)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
         rubrics = await resolve_rubrics(
             self.rubrics,
-            [group.rubric for group in request.groups],
+            [group.rubric for group in asked.groups],
             request.rubric,
             project_id,
             deadline=deadline,
             rubric_check=None if options is None else partial(check_rubric, mode=options.mode, kinds=options.kinds),
+            where=asked.field,
             allow_retired=request.allow_retired,
         )
-        prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
-        if options is not None and options.use == "probability":
-            self.judge.require_probabilities("reward.use")
-        if request.uncertain_band is not None:
-            self.judge.require_probabilities("uncertain_band")
-        tournaments: Sequence[GroupTournament] = ()
-        if rewarded is not None and rewarded.reward.mode == "ranking":
+        prepared = None if asked.protocol is None else self.judge.prepared_for(asked.judging, asked.protocol)
+        rules = DEFAULT_RULES
+        if not isinstance(request, wire.ComparisonRequest):
+            if options is not None and options.use == "probability":
+                self.judge.require_probabilities("reward.use")
+            if request.uncertain_band is not None:
+                self.judge.require_probabilities("uncertain_band")
+            rules = VerdictRules.of(request, prepared)
+        rounds: Sequence[GroupRounds]
+        if asked.protocol == "comparison":
             assert prepared is not None
-            tournaments = await plan_tournaments(self.judge, prepared, rewarded, rubrics, deadline)
-            groups = [tournament.group for tournament in tournaments]
+            assert not isinstance(request, wire.VerdictRequest)
+            rounds = await plan_tournaments(self.judge, prepared, request, rubrics, deadline)
         else:
-            asked = prepared
+            planned_by = prepared
             if isinstance(request, wire.VerdictRequest) and request.fresh and prepared is not None:
-                asked = _with_new_digests(prepared, secrets.token_hex(16))
-            groups = await plan_groups(self.judge, asked, request.groups, rubrics, request.judging, deadline, rewarded)
-        rules = VerdictRules.of(request, prepared)
-        reward_rules = RewardRules() if rewarded is None else RewardRules.of(rewarded, rules.band)
+                planned_by = _with_new_digests(prepared, secrets.token_hex(16))
+            groups = await plan_groups(self.judge, planned_by, asked, rubrics, deadline, rewarded)
+            rounds = [OneRound(group, asked.judging.on_decoy) for group in groups]
         return ScoringJob(
             request,
             request_id,
             project_id,
+            record_id,
             deadline,
             prepared,
             rules,
-            reward_rules,
-            groups,
-            tournaments,
-            record_id,
+            RewardRules() if rewarded is None else RewardRules.of(rewarded, rules.band),
+            [one.group for one in rounds],
+            rounds,
         )
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards] = ()) -> wire.Usage:
         """Count and record what was judged; return what it cost."""
-        usage = usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist")
-        rewarded = [response for group in groups for response in group.responses]
-        request, wants_rewards = job.request, isinstance(job.request, wire.RewardRequest)
+        request, rewarded = job.request, [response for group in groups for response in group.responses]
+        assert not isinstance(request, wire.ComparisonRequest)
+        usage = usage_of(job.outcomes, job.groups, job.rules, checklist=request.protocol == "checklist")
+        wants_rewards = isinstance(request, wire.RewardRequest)
         if wants_rewards:
             numbers = [response.reward for response in rewarded if response.reward is not None]
             self.judge.metrics.observe_rewards(job.caller, numbers)
@@ -332,23 +379,31 @@ def _with_new_digests(prepared: PreparedConfig, salt: str) -> PreparedConfig:
     return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}", members=members)
 
 
-async def _group_verdicts(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupVerdicts:
-    responses = []
+async def _verdicts_on(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> list[list[wire.Verdict]]:
+    verdicts = []
     for response in group.responses:
         await slicer.yield_if_due()
-        responses.append(
-            wire.ResponseVerdicts(
-                verdicts=tuple(read_verdicts(response.plan, job.outcomes, job.rules)),
-                characters_omitted=response.plan.characters_omitted,
-                characters_hidden=response.material.characters_left_out,
-                suspicious=is_suspicious(response.plan, job.outcomes),
-            )
-        )
+        verdicts.append(read_verdicts(response.plan, job.outcomes, job.rules))
+    return verdicts
+
+
+def _group_verdicts(job: ScoringJob, judged: JudgedGroup) -> wire.GroupVerdicts:
+    group = judged.planned
     return wire.GroupVerdicts(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        responses=tuple(responses),
+        responses=tuple(
+            [
+                wire.ResponseVerdicts(
+                    verdicts=tuple(verdicts),
+                    characters_omitted=response.plan.characters_omitted,
+                    characters_hidden=response.material.characters_left_out,
+                    suspicious=is_suspicious(response.plan, job.outcomes),
+                )
+                for response, verdicts in zip(group.responses, judged.verdicts, strict=True)
+            ]
+        ),
     )
 
 
@@ -357,25 +412,30 @@ class _NewVerdicts:
 
     def __init__(self, job: ScoringJob) -> None:
         self._job = job
-        self._left = {
-            (place, n): pending for place, plan in enumerate(job.plans) for n, pending in enumerate(plan.pending)
-        }
-        self._group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
+        planned = [(place, one.plan) for place, group in enumerate(job.groups) for one in group.responses]
+        self._left = [
+            (place, index, slot, pending)
+            for index, (place, plan) in enumerate(planned)
+            for slot, pending in enumerate(plan.pending)
+        ]
 
     def take(self, complete: int | None) -> list[JudgedVerdict]:
         """Take those that are known now. A failure may still be retried, unless its group is `complete`."""
-        job, taken = self._job, []
-        for (place, n), pending in list(self._left.items()):
+        job, taken, left = self._job, [], []
+        for one in self._left:
+            place, index, slot, pending = one
             outcomes = [job.outcomes.by_digest.get(digest) for digest in pending.digests]
-            if self._group_of[place] == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
-                del self._left[place, n]
-                taken.append(JudgedVerdict(place, n, verdict_of(pending, job.outcomes, job.rules)))
+            if place == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
+                taken.append(JudgedVerdict(index, slot, verdict_of(pending, job.outcomes, job.rules)))
+            else:
+                left.append(one)
+        self._left = left
         return taken
 
 
 def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[str, Any]:
     """Return the fields of an answer other than its groups."""
-    return {
+    fields: dict[str, Any] = {
         "request_id": job.request_id,
         "run": job.request.run,
         "step": job.request.step,
@@ -384,98 +444,80 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[
         "judge": judge_of(judge, job.prepared, job.outcomes),
         "rubrics": pinned([group.rubric for group in job.groups]),
         "usage": usage,
-        **({} if job.rules.band is None else _abstention(job)),
     }
+    if job.rules.band is not None:
+        fields |= {"uncertain_band": job.rules.band, "on_uncertain": job.reward_rules.on_uncertain}
+    return fields
 
 
-def _abstention(job: ScoringJob) -> dict[str, Any]:
-    return {"uncertain_band": job.rules.band, "on_uncertain": job.reward_rules.on_uncertain}
-
-
-async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
-    if job.tournaments:
-        return await _rank_group(job, group, slicer)
-    responses, terms = [], read_criteria(group.rubric.criteria)
+async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
+    """Return the rewards of a group's responses."""
+    group, extra = judged.planned, dict[str, Any]()
     try:
-        for response in group.responses:
-            await slicer.yield_if_due()
-            responses.append(_reward_response(job, group, terms, response))
+        if job.is_ranking:
+            pairs = pair_verdicts(judged.verdicts, job.reward_rules.reward.use)
+            extra["ranking"] = report(job.reward_rules.reward.schedule, pairs)
+            responses = await _rank_responses(job, judged, pairs)
+        else:
+            terms, responses = read_criteria(group.rubric.criteria), []
+            for planned, verdicts in zip(group.responses, judged.verdicts, strict=True):
+                await slicer.yield_if_due()
+                responses.append(_reward_response(job, group.sample, terms, planned, verdicts))
     except UnscoredCriteria as error:
         raise _judging_failed(job.outcomes, error) from None
+    if group.sample is not None:
+        extra |= {"left_out": left_out_ids(group.rubric.criteria, group.sample), "inclusion": group.sample.inclusion}
     return wire.GroupRewards(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        **({} if group.sample is None else _dropout(group, group.sample)),
         responses=tuple(responses),
+        **extra,
     )
 
 
-async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
-    """Return the rewards of a group's responses by how they fared against each other."""
-    rules, verdicts = job.reward_rules, list[list[wire.Verdict]]()
-    for response in group.responses:
-        await slicer.yield_if_due()
-        verdicts.append(read_verdicts(response.plan, job.outcomes, job.rules))
-    pairs, large = pair_verdicts(verdicts, rules.reward.use), len(verdicts) > RANKED_INLINE
-    try:
-        outcomes = await run_inline_or_in_thread(large, rank, len(verdicts), pairs, rules.on_failure)
-    except UnscoredCriteria as error:
-        raise _judging_failed(job.outcomes, error) from None
+async def _rank_responses(
+    job: ScoringJob, judged: JudgedGroup, pairs: Sequence[PairVerdict]
+) -> list[wire.ResponseReward]:
+    """Return the rewards of responses by how they fared against each other."""
+    rules, count = job.reward_rules, len(judged.verdicts)
+    outcomes = await run_inline_or_in_thread(count > RANKED_INLINE, rank, count, pairs, rules.on_failure)
     responses = []
-    for response, own, outcome in zip(group.responses, verdicts, outcomes, strict=True):
-        result = penalised(
-            outcome, rules.reward, ResponseFacts(tokens=response.response.tokens, stopped=response.response.stopped)
-        )
+    for planned, verdicts, outcome in zip(judged.planned.responses, judged.verdicts, outcomes, strict=True):
+        facts = ResponseFacts(tokens=planned.response.tokens, stopped=planned.response.stopped)
         responses.append(
             wire.ResponseReward(
-                reward=result.reward,
-                unpenalised=result.unpenalised,
-                status=outcome.status,
-                policy_applied=outcome.policy_applied,
-                dropped=outcome.dropped,
-                characters_hidden=response.material.characters_left_out,
-                verdicts=tuple(own),
+                **penalised(outcome, rules.reward, facts).fields(),
+                characters_hidden=planned.material.characters_left_out,
+                verdicts=tuple(verdicts),
             )
         )
-    return wire.GroupRewards(
-        id=group.group.id,
-        rubric=group.rubric.digest,
-        grounding_characters_omitted=group.grounding_omitted,
-        ranking=report(rules.reward.schedule, pairs),
-        responses=tuple(responses),
-    )
-
-
-def _dropout(group: PlannedGroup, sample: CriteriaSample) -> dict[str, Any]:
-    return {"left_out": left_out_ids(group.rubric.criteria, sample), "inclusion": sample.inclusion}
+    return responses
 
 
 def _reward_response(
-    job: ScoringJob, group: PlannedGroup, terms: Sequence[Term], planned: PlannedResponse
+    job: ScoringJob,
+    sample: CriteriaSample | None,
+    terms: Sequence[Term],
+    planned: PlannedResponse,
+    verdicts: Sequence[wire.Verdict],
 ) -> wire.ResponseReward:
-    options = job.reward_rules.reward
-    verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
-    response = planned.response
+    options, response = job.reward_rules.reward, planned.response
     facts = ResponseFacts(
         keeps_format(planned.material, job.prepared) if options.mode == "stepwise" else None,
         response.tokens,
         response.stopped,
-        group.sample,
+        sample,
     )
-    reward, unpenalised, outcome = reward_of(terms, verdicts, job.reward_rules, facts)
+    result = reward_of(terms, verdicts, job.reward_rules, facts)
     stepwise = job.prepared is not None and job.prepared.config.protocol == "stepwise"
     return wire.ResponseReward(
-        reward=reward,
-        unpenalised=unpenalised,
-        status=outcome.status,
-        policy_applied=outcome.policy_applied,
-        dropped=outcome.dropped,
+        **result.fields(),
         characters_omitted=planned.plan.characters_omitted,
         characters_hidden=planned.material.characters_left_out,
         suspicious=is_suspicious(planned.plan, job.outcomes),
         verdicts=tuple(verdicts),
-        steps=step_rewards(terms, verdicts, options.use, planned.spans, sample=group.sample) if stepwise else (),
+        steps=step_rewards(terms, verdicts, options.use, planned.spans, sample=sample) if stepwise else (),
     )
 
 
@@ -497,6 +539,16 @@ class RewardResult(NamedTuple):
     reward: float | None
     unpenalised: float | None
     outcome: RewardOutcome
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an answer that it fills."""
+        return {
+            "reward": self.reward,
+            "unpenalised": self.unpenalised,
+            "status": self.outcome.status,
+            "policy_applied": self.outcome.policy_applied,
+            "dropped": self.outcome.dropped,
+        }
 
 
 def reward_of(
@@ -545,7 +597,7 @@ def _not_finite(why: str) -> InvalidRequest:
         f"the reward of a scored response is not a finite number ({why}); use weights, penalties and lengths that are "
         "neither huge nor close to 0"
     )
-    return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))
+    return invalid_field("reward", message)
 
 
 def step_rewards(

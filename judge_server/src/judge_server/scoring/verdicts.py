@@ -19,7 +19,7 @@ from judge_server.judging.results import (
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import PlannedGroup
 from trainer_client import wire
 from trainer_client.wire.base import construct

@@ -17,7 +17,7 @@ from judge_server.judging.calibration import NEUTRAL, StoredCalibration
 from judge_server.judging.questions import JudgingConfig
 from judge_server.pools import MemberView
 from judge_server.queueing import project_of_run
-from judge_server.scoring.judge import AnyJudge
+from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import JudgingProtocol
 
 

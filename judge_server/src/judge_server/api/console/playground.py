@@ -397,8 +397,12 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
         choices = await _choices(console, request)
         recorder = service.recorder_for(body, service.recorder)
         record_id = int(time.time() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
-        stream = service.scorer(body.judge, recorder).follow(
-            body, request_id=request.state.request_id, project_id=project, record_id=record_id
+        stream = service.scorer(body.judge, recorder).stream(
+            body,
+            request_id=request.state.request_id,
+            project_id=project,
+            record_id=record_id,
+            each_verdict=True,
         )
         first = asyncio.ensure_future(anext(stream))
         done, _ = await asyncio.wait({first}, timeout=REFUSAL_WAIT_S)

@@ -31,6 +31,7 @@ from judge_server.capacity import (
     published_rates,
 )
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.results import collect
 from judge_server.ports import Engine
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
@@ -171,7 +172,7 @@ async def _check(
     """Judge the sample, and compare what it took with what is predicted from the state that the engine is in."""
     predicted = await count_workload(tokenizer, plans, "slot", responses=responses, previous=previous)
     began = time.perf_counter()
-    outcomes = await judge.outcomes(plans, asyncio.get_running_loop().time() + CHECK_DEADLINE_S)
+    outcomes = await collect(judge.judge(plans, asyncio.get_running_loop().time() + CHECK_DEADLINE_S))
     seconds = time.perf_counter() - began
     predicted_s = rates.seconds(predicted.computed, predicted.written)
     return Checked(predicted.computed, outcomes.costs.tokens_computed, predicted_s, seconds)
