@@ -19,7 +19,7 @@ from judge_server.api.console.charts import (
     round_steps,
     sparkline,
 )
-from judge_server.api.console.explanation import RecordedReward, explain, read_text
+from judge_server.api.console.responses import RecordedReward, explain, read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
 from judge_server.scoring.scorer import reward_of
 from trainer_client.rewards import ResponseFacts, UnsuitableRubric
@@ -85,11 +85,8 @@ def test_the_formula_of_an_explanation_evaluates_to_the_reward(
         result = reward_of([] if mode in NEEDS_NO_RUBRIC else criteria, given_verdicts, rules, facts)
     except UnsuitableRubric:
         return
-    recorded = None if options is None else rules
     status = result.outcome.status
-    told = explain(
-        RecordedReward(mode, result.reward, status, format_ok, recorded, 18_000, stopped), criteria, given_verdicts
-    )
+    told = explain(RecordedReward(rules, result.reward, status, facts), criteria, given_verdicts)
     assert told.matches
     if status == "unscored":
         assert not told.formula
@@ -101,36 +98,51 @@ def test_the_formula_of_an_explanation_evaluates_to_the_reward(
     assert float(value) == pytest.approx(result.reward, rel=1e-3, abs=1e-3)
 
 
+FACTS = ResponseFacts(format_ok=True)
+CRITERIA = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
+
+
+def rules_of(mode: RewardMode = "weighted_mean", **also: Any) -> RewardRules:
+    return RewardRules.model_validate({"reward": {"mode": mode} | also.pop("reward", {}), **also})
+
+
 def test_a_reward_with_unrecorded_options_is_not_explained_by_a_wrong_formula() -> None:
-    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
-    told = explain(RecordedReward("weighted_mean", 0.7, "scored", True), criteria, verdicts([1.0, 0.0]))
+    told = explain(RecordedReward(rules_of(), 0.7, "scored", FACTS, complete=False), CRITERIA, verdicts([1.0, 0.0]))
     assert not told.matches
     assert "0.7" in told.sentence
+    assert "not recorded" in told.sentence
     assert told.formula == "(3 × 1 [c0] + 1 × 0 [c1]) / (3 + 1) = 0.75"
-    assert "not in the ledger" in explain(RecordedReward("points", 1.0, "scored", True), None, verdicts([1.0])).sentence
-    assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
+
+
+@pytest.mark.parametrize(
+    ("rules", "criteria", "said"), [(rules_of("points"), None, "not in the ledger"), (None, CRITERIA, "no reward")]
+)
+def test_a_reward_without_rules_or_rubric_says_so(
+    rules: RewardRules | None, criteria: list[Criterion] | None, said: str
+) -> None:
+    assert said in explain(RecordedReward(rules, 1.0, "scored", FACTS), criteria, verdicts([1.0])).sentence
 
 
 def test_an_explanation_says_if_the_ledger_shows_another_verdict_than_the_reward_used() -> None:
-    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
-    told = explain(RecordedReward("weighted_mean", 1.0, "scored", True, RewardRules()), criteria, verdicts([1.0, 0.0]))
+    told = explain(RecordedReward(rules_of(), 1.0, "scored", FACTS), CRITERIA, verdicts([1.0, 0.0]))
     assert not told.matches
     assert "a later one that differs" in told.sentence
 
 
 def test_soft_rewards_and_missing_verdicts_are_explained() -> None:
-    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
     soft = [Verdict(criterion=f"c{i}", status="ok", score=1.0, probability=p) for i, p in enumerate((0.75, 0.5))]
-    told = explain(RecordedReward("weighted_mean", 0.6875, "scored", True), criteria, soft)
+    by_probability = rules_of(reward={"use": "probability"})
+    told = explain(RecordedReward(by_probability, 0.6875, "scored", FACTS), CRITERIA, soft)
     assert told.formula == "(3 × 0.75 [c0] + 1 × 0.5 [c1]) / (3 + 1) = 0.6875"
     assert "probabilities of yes" in told.sentence
     unsure = [soft[0], Verdict(criterion="c1", status="uncertain", probability=0.5)]
-    assert "c1 is uncertain" in explain(RecordedReward("points", None, "unscored", True), criteria, unsure).sentence
-    told = explain(RecordedReward("weighted_mean", 1.0, "partial", True), criteria, unsure)
+    told = explain(RecordedReward(rules_of("points"), None, "unscored", FACTS), CRITERIA, unsure)
+    assert "c1 is uncertain" in told.sentence
+    told = explain(RecordedReward(rules_of(on_uncertain="skip"), 1.0, "partial", FACTS), CRITERIA, unsure)
     assert told.formula == "(3 × 1 [c0]) / (3) = 1"
     assert "left out, as the failure policy says" in told.sentence
-    shadow = [criteria[0], criteria[1].model_copy(update={"shadow": True})]
-    told = explain(RecordedReward("weighted_mean", 1.0, "scored", True), shadow, verdicts([1.0, 0.0]))
+    shadow = [CRITERIA[0], CRITERIA[1].model_copy(update={"shadow": True})]
+    told = explain(RecordedReward(rules_of(), 1.0, "scored", FACTS), shadow, verdicts([1.0, 0.0]))
     assert told.formula == "(3 × 1 [c0]) / (3) = 1"
 
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api.console.charts import signed
-from judge_server.api.console.explanation import TextPart
 from judge_server.api.console.groups import HeatStep, segments
-from judge_server.api.console.run_view import StepAxis
-from judge_server.api.console.runs import read_changes
+from judge_server.api.console.responses import TextPart
+from judge_server.api.console.runs import StepAxis, read_changes
 from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_console import checked, judged, links, page

@@ -40,8 +40,20 @@ def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
 
 
 def invalid_field(field: str, message: str) -> InvalidRequest:
-    """Create an `InvalidRequest` about one field."""
+    """Create an `InvalidRequest` about one field; an empty name stands for the whole body."""
     return invalid_request((FieldError(field=field, message=message),))
+
+
+class NotFound(ServiceError):
+    """Nothing has the name that the request gives; `title` says what was looked for."""
+
+    type = "urn:adjudge:not-found"
+    title = "Not found"
+    status = 404
+
+    def __init__(self, detail: str, *, title: str = "Not found") -> None:
+        super().__init__(detail)
+        self.title = title
 
 
 class UnknownRubric(ServiceError):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from judge_server.errors import NotFound
 from judge_server.operations import service
 from judge_server.operations.handlers.base import (
     FatalChunkError,
@@ -11,7 +12,6 @@ from judge_server.operations.handlers.base import (
     RetryableChunkError,
     ServiceUnavailableError,
 )
-from judge_server.ports import UnknownOperation
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkOutcome
 from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
@@ -66,7 +66,7 @@ async def test_another_project_cannot_see_an_operation(harness: OperationsHarnes
         harness.operations.cancel,
         harness.operations.retry,
     ):
-        with pytest.raises(UnknownOperation):
+        with pytest.raises(NotFound):
             await asking("q", id_)
     assert (await harness.operations.list("q")).operations == ()
     assert [one.id for one in (await harness.operations.list(PROJECT)).operations] == [id_]

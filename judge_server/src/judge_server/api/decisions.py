@@ -20,14 +20,13 @@ from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
 from judge_server.api.service import Service, service_of
-from judge_server.errors import InvalidRequest, JudgingFailed
+from judge_server.errors import JudgingFailed, invalid_field
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricSource
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client import wire
-from trainer_client.wire import FieldError
 from trainer_client.wire.base import STORABLE, STRICT_NUMBER, AnswerModel, BoundedFloat, RequestModel
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.groups import Group, RunName
@@ -359,7 +358,7 @@ async def answer_questions(
     """
     if not judge.identity.capabilities.logprobs:
         message = f"{judge.identity.model} returns no probabilities, which the answers need; use another judge"
-        raise InvalidRequest(f"model: {message}", errors=(wire.FieldError(field="model", message=message),))
+        raise invalid_field("model", message)
     judged = await Scorer(judge, rubrics, recorder).verdicts(
         request.verdicts(judge_name), request_id=request_id, project_id=project_id, record_id=record_id
     )
@@ -500,4 +499,4 @@ def _judge_name(service: Service, model: str) -> str:
     if model in service.names or model in by_model:
         return model if model in service.names else by_model[model]
     message = f"there is no judge {model!r}; use one of {', '.join(service.names)}"
-    raise InvalidRequest(f"model: {message}", errors=(FieldError(field="model", message=message),))
+    raise invalid_field("model", message)

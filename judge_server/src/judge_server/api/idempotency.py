@@ -16,13 +16,12 @@ from fastapi import Header, Request, Response
 
 from judge_server.api.auth import identity_of, project_of
 from judge_server.api.service import service_of
-from judge_server.errors import InProgress, invalid_request
+from judge_server.errors import InProgress, invalid_field
 from judge_server.ledger.recorder import AttemptRecorder
 from judge_server.operations.worker_tokens import WORKER_ACTOR
 from judge_server.ports.operations import WILL_RETRY_HEADER
 from judge_server.scoring.planner import RecordSink
 from rubric_store.tenants.rows import KeyClaim, StoredAnswer
-from trainer_client.wire import FieldError
 
 log = logging.getLogger("adjudge")
 
@@ -132,7 +131,7 @@ async def _claim(request: Request, key: str, hold_s: float) -> KeyClaim:
     try:
         return await keys.claim(project_of(request), key, request_digest, hold_s=hold_s)
     except ValueError as error:
-        raise invalid_request((FieldError(field=IDEMPOTENCY_HEADER, message=str(error)),)) from None
+        raise invalid_field(IDEMPOTENCY_HEADER, str(error)) from None
 
 
 def _replay(answer: StoredAnswer) -> Response:

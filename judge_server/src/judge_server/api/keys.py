@@ -10,7 +10,7 @@ from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unk
 from judge_server.api.projects import OtherProject, unknown_project
 from judge_server.api.service import service_of
 from judge_server.auth.administration import administered_project, create_key
-from judge_server.errors import NotReady, ServiceError
+from judge_server.errors import NotFound
 from judge_server.ports import KeyAdministration
 from trainer_client.wire.tenants import ApiKey, ApiKeyList, CreatedApiKey, NewApiKey
 
@@ -19,21 +19,13 @@ router = APIRouter(
 )
 
 
-class UnknownKey(ServiceError):
-    """The project has no key with that id."""
-
-    type = "urn:adjudge:not-found"
-    title = "Unknown key"
-    status = 404
-
-
 @router.get("", summary="List the keys of the project", responses=problem_responses(422))
 async def list_keys(
     request: Request, project: OtherProject = None, after: After = None, limit: Limit = 100
 ) -> ApiKeyList:
     """With their scopes, labels and times of last use, the oldest first, revoked ones included; no secrets."""
     project_id = administered_project(identity_of(request), project)
-    return await reject_unknown_cursor(_store(request).key_page(project_id, after=after, limit=limit))
+    return await reject_unknown_cursor(service_of(request).key_store().key_page(project_id, after=after, limit=limit))
 
 
 @router.post(
@@ -49,11 +41,11 @@ async def create(request: Request, body: NewApiKey, project: OtherProject = None
 
     The answer has the text of the key, which is never shown again.
     """
-    identity = identity_of(request)
+    store, identity = service_of(request).key_store(), identity_of(request)
     project_id = administered_project(identity, project)
     try:
         return await create_key(
-            _store(request), identity, body.scopes, project_id=project_id, label=body.label, expires_at=body.expires_at
+            store, identity, body.scopes, project_id=project_id, label=body.label, expires_at=body.expires_at
         )
     except LookupError:
         raise unknown_project(project_id) from None
@@ -68,7 +60,7 @@ async def revoke(
     project: OtherProject = None,
 ) -> ApiKey:
     """The key stops working within five seconds, for good. A revoked key is left as it is."""
-    return await revoke_key(_store(request), request, id, project)
+    return await revoke_key(service_of(request).key_store(), request, id, project)
 
 
 async def revoke_key(store: KeyAdministration, request: Request, key_id: str, project: str | None = None) -> ApiKey:
@@ -76,17 +68,11 @@ async def revoke_key(store: KeyAdministration, request: Request, key_id: str, pr
 
     Raises:
         Forbidden: the caller does not administer keys of that project.
-        UnknownKey: the project has no such key.
+        NotFound: the project has no such key.
     """
     project_id = administered_project(identity_of(request), project)
     found = await store.find_key(key_id)
     if found is None or found.key.project_id != project_id:
-        raise UnknownKey(f"Project {project_id!r} has no key {key_id[:64]!r}; GET /v1/keys lists its keys.")
+        message = f"Project {project_id!r} has no key {key_id[:64]!r}; GET /v1/keys lists its keys."
+        raise NotFound(message, title="Unknown key")
     return await store.revoke_key(key_id)
-
-
-def _store(request: Request) -> KeyAdministration:
-    store = service_of(request).keys
-    if store is None:
-        raise NotReady("This process administers no keys. Send the request to one that was started with a database.")
-    return store

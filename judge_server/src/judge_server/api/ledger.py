@@ -1,22 +1,20 @@
 """Routes of the ledger: runs, responses, verdicts, measures and labels."""
 
 import json
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from starlette.routing import Match
 from starlette.types import Scope
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import After, Limit, StrictRoute
+from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
 from judge_server.api.service import Service, service_of
-from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.monitoring.monitors import monitor_run
@@ -24,7 +22,7 @@ from judge_server.ports.stores import LedgerState
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
 from rubric_store.ledger.rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
-from trainer_client.wire import FieldError, VerdictStatus, parse_reference
+from trainer_client.wire import VerdictStatus, parse_reference
 from trainer_client.wire.ledger import (
     CorrectedRates,
     LabelReceipt,
@@ -62,13 +60,10 @@ async def recorded_verdicts(
     try:
         place = None if after is None else decode_cursor(after)
     except ValueError as error:
-        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+        raise invalid_field("after", str(error)) from None
     digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
     use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, status, place, limit)
-    try:
-        return await recorded_page(ledger, use_filter, texts=texts)
-    except ConnectionError as error:
-        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+    return await recorded_page(ledger, use_filter, texts=texts)
 
 
 @ledger_router.get("/ledger", summary="Ledger status", response_model=LedgerState)
@@ -89,7 +84,6 @@ async def digest_of_reference(service: Service, project_id: str, rubric: str) ->
 runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
-T = TypeVar("T")
 
 
 @runs_router.get(
@@ -101,7 +95,7 @@ async def list_runs(request: Request, after: After = None, limit: Limit = 50) ->
     Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten.
     """
     ledger = service_of(request).readable_ledger()
-    return await _read(ledger.runs(project_of(request), after=after, limit=limit))
+    return await reject_unknown_cursor(ledger.runs(project_of(request), after=after, limit=limit))
 
 
 RunPathName = Annotated[
@@ -151,14 +145,12 @@ async def read_monitors(
     The most severe findings come first. Only steps are looked at, so requests without a step are left out.
     """
     service = service_of(request)
-    found = await _read(
-        monitor_run(
-            service.readable_ledger(),
-            project_of(request),
-            storable_text(run),
-            service.monitor_thresholds,
-            until_step=until_step,
-        )
+    found = await monitor_run(
+        service.readable_ledger(),
+        project_of(request),
+        storable_text(run),
+        service.monitor_thresholds,
+        until_step=until_step,
     )
     if found is None:
         raise UnknownRun(
@@ -193,7 +185,7 @@ async def read_corrected_rates(
     service = service_of(request)
     ledger = service.readable_ledger()
     part = RunRange(project_of(request), storable_text(run), first_step, last_step)
-    judged = await _read(ledger.judged_run(part))
+    judged = await ledger.judged_run(part)
     if not judged.requests:
         raise UnknownRun(
             f"The ledger has no record of run {run!r} in these steps. GET /v1/runs lists the recorded runs; verdicts "
@@ -204,9 +196,9 @@ async def read_corrected_rates(
             f"selects {judged.uses:,} verdicts, and at most {MAX_CORRECTED_VERDICTS:,} are read; select fewer steps, "
             "or use `adjudge runs show --corrected` at the database"
         )
-        raise invalid_request((FieldError(field="last_step", message=message),))
-    sources = [] if service.judge_measurements is None else await _read(service.judge_measurements())
-    return correct_rates(run or None, judged.judges, await _read(observed_rates(ledger, part)), sources)
+        raise invalid_field("last_step", message)
+    sources = [] if service.judge_measurements is None else await service.judge_measurements()
+    return correct_rates(run or None, judged.judges, await observed_rates(ledger, part), sources)
 
 
 @runs_router.get(
@@ -243,7 +235,7 @@ async def read_run(
     service = service_of(request)
     ledger, project_id = service.readable_ledger(), project_of(request)
     if first_step is not None and last_step is not None and first_step > last_step:
-        raise invalid_request((FieldError(field="last_step", message=f"is before first_step, which is {first_step}"),))
+        raise invalid_field("last_step", f"is before first_step, which is {first_step}")
     view = RunReportQuery(
         project_id,
         storable_text(run),
@@ -256,24 +248,13 @@ async def read_run(
         after,
         limit,
     )
-    report = await _read(ledger.run(view))
+    report = await reject_unknown_cursor(ledger.run(view))
     if report is None:
         raise UnknownRun(
             f"The ledger has no record of run {run!r}. GET /v1/runs lists the recorded runs; verdicts of the last "
             "second may not be written yet"
         )
     return report
-
-
-async def _read(query: Awaitable[T]) -> T:
-    try:
-        return await query
-    except ConnectionError as error:
-        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
-    except ValidationError:
-        raise
-    except ValueError as error:
-        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
 
 
 measures_router = APIRouter(
@@ -298,7 +279,7 @@ async def write_measures(
     `RubricGRPOTrainer` reports the metrics of its method: scaffolds, gates and refinements.
     """
     ledger = service_of(request).readable_ledger()
-    await _read(ledger.set_measures(project_of(request), storable_text(body.run), body.step, body.measures))
+    await ledger.set_measures(project_of(request), storable_text(body.run), body.step, body.measures)
     return body
 
 
@@ -312,14 +293,6 @@ router = APIRouter(
 )
 
 _EXAMPLE = {"run": "llama-srar-3", "labels": [{"verdict": "AAYVmZmZmZmZAAAAAAAAAQAAAAAAAAAB", "met": False}]}
-
-
-class UnknownVerdict(ServiceError):
-    """The ledger has no such verdict in the run."""
-
-    type = "urn:adjudge:not-found"
-    title = "Unknown verdict"
-    status = 404
 
 
 _LABELLED_GROUP = {
@@ -364,10 +337,7 @@ async def labels(
     are conversations, or whose texts the ledger does not keep, are left out too.
     """
     wanted = LabelFilter(project_of(request), storable_text(run), labeller=labeller)
-    try:
-        found = await labelled_groups(service_of(request).label_store(), wanted)
-    except ConnectionError as error:
-        raise NotReady(f"Labels cannot be read now: {error}", retry_after_s=5) from error
+    found = await labelled_groups(service_of(request).label_store(), wanted)
     body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
     return Response(body.encode("utf-8", "replace"), media_type=NDJSON)
 
@@ -394,12 +364,10 @@ async def write_labels(
             given[VerdictKey(run, *decode_cursor(label.verdict))] = label.met
         except ValueError:
             message = "this is not the id of a verdict; take the id of GET /v1/verdicts unchanged"
-            raise invalid_request((FieldError(field=f"labels.{place}.verdict", message=message),)) from None
+            raise invalid_field(f"labels.{place}.verdict", message) from None
     try:
         await store.set_labels(identity.project_id, given, identity.actor)
     except LookupError as error:
-        raise UnknownVerdict(f"No label was stored: {error.args[0]}.") from None
-    except ConnectionError as error:
-        raise NotReady(f"Labels cannot be written now: {error}", retry_after_s=5) from error
+        raise NotFound(f"No label was stored: {error.args[0]}.", title="Unknown verdict") from None
     removed = sum(met is None for met in given.values())
     return LabelReceipt(labeller=identity.actor, stored=len(given) - removed, removed=removed)

@@ -7,8 +7,8 @@ events.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -26,12 +26,10 @@ from judge_server.api.http.requests import (
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.errors import NotFound, invalid_field
 from judge_server.observability.logs import bind_log_context
 from judge_server.operations.service import Operations
-from judge_server.ports import UnknownOperation
 from judge_server.ports.operations import MAX_PAGE_RESULTS
-from trainer_client.wire import FieldError
 from trainer_client.wire.operations import (
     DiscriminateOperation,
     EvaluateOperation,
@@ -43,8 +41,6 @@ from trainer_client.wire.operations import (
 )
 
 log = logging.getLogger("adjudge")
-
-T = TypeVar("T")
 
 NDJSON = "application/x-ndjson"
 
@@ -90,14 +86,6 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-class UnknownOperationProblem(ServiceError):
-    """There is no operation with that id."""
-
-    type = "urn:adjudge:not-found"
-    title = "Unknown operation"
-    status = 404
-
-
 @router.post(
     "",
     name="submit_operation",
@@ -127,10 +115,10 @@ async def submit(
         await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
     parameters = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
     try:
-        work = operations_of(request).submit(project_of(request), body.kind, parameters, submission=idempotency_key)
-        operation = await _translate_store_errors(work)
+        operations = service_of(request).running_operations()
+        operation = await operations.submit(project_of(request), body.kind, parameters, submission=idempotency_key)
     except ValueError as error:
-        raise invalid_request((FieldError(field="", message=str(error)),)) from None
+        raise invalid_field("", str(error)) from None
     bind_log_context(operation_id=operation.id)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation
@@ -139,14 +127,14 @@ async def submit(
 @router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(422, 503))
 async def list_operations(request: Request, after: After = None, limit: Limit = 100) -> OperationList:
     """Newest first. A `request` of more than 16 KiB is returned empty."""
-    work = operations_of(request).list(project_of(request), after=after, limit=limit)
-    return await _translate_store_errors(reject_unknown_cursor(work))
+    work = service_of(request).running_operations().list(project_of(request), after=after, limit=limit)
+    return await reject_unknown_cursor(work)
 
 
 @router.get("/{id}", summary="Read an operation", response_model=Operation, responses=problem_responses(404, 422, 503))
 async def read_operation(request: Request, id: OperationId) -> Operation:
     """Its state, progress and usage, and its error if it failed."""
-    return await _translate_store_errors(operations_of(request).get(project_of(request), id))
+    return await service_of(request).running_operations().get(project_of(request), id)
 
 
 @router.delete(
@@ -154,7 +142,7 @@ async def read_operation(request: Request, id: OperationId) -> Operation:
 )
 async def cancel_operation(request: Request, id: OperationId) -> Operation:
     """Results that exist are kept. An operation that has ended is left as it is."""
-    return await _translate_store_errors(operations_of(request).cancel(project_of(request), id))
+    return await service_of(request).running_operations().cancel(project_of(request), id)
 
 
 @router.post(
@@ -170,7 +158,7 @@ async def retry_operation(request: Request, id: OperationId, idempotency_key: Id
     """
 
     async def work() -> Response:
-        operation = await _translate_store_errors(operations_of(request).retry(project_of(request), id))
+        operation = await service_of(request).running_operations().retry(project_of(request), id)
         return Response(operation.model_dump_json(), media_type="application/json")
 
     return await run_idempotent(request, idempotency_key, work)
@@ -200,8 +188,8 @@ async def operation_events(
     Changes in quick succession are sent as one. A comment every 15 seconds keeps the connection alive.
     """
     after = _revision(last_event_id)
-    operations, project_id = operations_of(request), project_of(request)
-    await _translate_store_errors(operations.get(project_id, id))  # raise before the status 200 is sent
+    operations, project_id = service_of(request).running_operations(), project_of(request)
+    await operations.get(project_id, id)  # raise before the status 200 is sent
     stopping = getattr(request.state, SHUTDOWN_STATE_KEY, None) or asyncio.Event()
     stream = event_stream(operations.events(project_id, id, after=after), stopping)
     return StreamingResponse(
@@ -228,22 +216,12 @@ async def operation_results(
 
     With `Accept: application/x-ndjson`, all results behind `after` are returned, one per line.
     """
-    operations, project_id = operations_of(request), project_of(request)
+    operations, project_id = service_of(request).running_operations(), project_of(request)
     as_lines = NDJSON in request.headers.get("accept", "")
-    page = await _translate_store_errors(
-        operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if as_lines else limit)
-    )
+    page = await operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if as_lines else limit)
     if as_lines:
         return StreamingResponse(_lines(operations, project_id, id, page), media_type=NDJSON)
     return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
-
-
-def operations_of(request: Request) -> Operations:
-    """The operations of this service; raises `NotReady` if this process has none."""
-    operations = service_of(request).operations
-    if operations is None:
-        raise NotReady("This process has no operations. Send the request to one that was started with a database.")
-    return operations
 
 
 async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
@@ -268,21 +246,12 @@ async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Even
                 return
             yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
             next_change = asyncio.ensure_future(anext(changes, None))
-    except (ConnectionError, UnknownOperation) as error:
+    except (ConnectionError, NotFound) as error:
         log.warning("the event stream of an operation ends early: %s", error)
     finally:
         next_change.cancel()
         shutdown.cancel()
         await asyncio.gather(next_change, shutdown, return_exceptions=True)
-
-
-async def _translate_store_errors(work: Awaitable[T]) -> T:
-    try:
-        return await work
-    except UnknownOperation as error:
-        raise UnknownOperationProblem(f"{error}; GET /v1/operations lists the operations") from None
-    except ConnectionError as error:
-        raise NotReady(f"Operations cannot be read or changed now: {error}", retry_after_s=5) from error
 
 
 def _revision(last_event_id: str | None) -> int:
@@ -291,7 +260,7 @@ def _revision(last_event_id: str | None) -> int:
     revision = last_event_id.strip()
     if not (revision.isascii() and revision.isdigit() and len(revision) < 19):
         message = f"{last_event_id[:50]!r} is not an event id; send the id of an event, or omit the header"
-        raise invalid_request((FieldError(field="Last-Event-ID", message=message),))
+        raise invalid_field("Last-Event-ID", message)
     return int(revision)
 
 

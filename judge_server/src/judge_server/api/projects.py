@@ -13,11 +13,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from judge_server.api.auth import RequiredScope, identity_of
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
-from judge_server.api.service import service_of
+from judge_server.api.service import required, service_of
 from judge_server.auth.administration import administered_project, require_operator
-from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.errors import NotFound, invalid_field
 from judge_server.ports import ProjectAdministration
-from trainer_client.wire import FieldError
 from trainer_client.wire.tenants import AuditTail, NewLimits, NewProject, Project, ProjectList, ProjectState
 
 router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
@@ -41,23 +40,13 @@ OtherProject = Annotated[
 ]
 
 
-class UnknownProject(ServiceError):
-    """No project has that name."""
-
-    type = "urn:adjudge:not-found"
-    title = "Unknown project"
-    status = 404
-
-
 @router.get("/project", name="read_project_state", summary="Read the limits and usage of the key's project")
 async def read_state(request: Request) -> ProjectState:
     """The limits of the key's project, and the prompt tokens computed for it today (UTC) and in total.
 
     The counts of other processes are added every few seconds.
     """
-    identity, authenticator = identity_of(request), service_of(request).authenticator
-    if authenticator is None:
-        raise NotReady("This process counts no usage. Send the request to one that was started with a database.")
+    identity, authenticator = identity_of(request), required(service_of(request).authenticator, "counts no usage")
     used = await authenticator.usage.used(identity.project_id)
     scopes = tuple(sorted(identity.permissions))
     return ProjectState(
@@ -83,9 +72,7 @@ async def read_audit_log(
     limit: Limit = 100,
 ) -> AuditTail:
     """Changes to the project's rubrics, aliases, tags, keys and limits, newest first."""
-    trail = service_of(request).audit
-    if trail is None:
-        raise NotReady("This process has no audit log. Send the request to one that was started with a database.")
+    trail = required(service_of(request).audit, "has no audit log")
     project_id = administered_project(identity_of(request), project)
     return await reject_unknown_cursor(trail.audit(project_id, subject=subject, limit=limit, after=after))
 
@@ -103,7 +90,7 @@ async def create_project(request: Request, body: NewProject) -> Project:
     try:
         return await store.create_project(body.id, body.limits.limits())
     except ValueError as error:
-        raise invalid_request((FieldError(field="id", message=str(error)),)) from None
+        raise invalid_field("id", str(error)) from None
 
 
 @projects_router.get("/{id}", summary="Read a project", responses=problem_responses(404, 422))
@@ -124,14 +111,12 @@ async def set_project_limits(request: Request, id: ProjectId, body: NewLimits) -
         raise unknown_project(id) from None
 
 
-def unknown_project(project_id: str) -> UnknownProject:
+def unknown_project(project_id: str) -> NotFound:
     """The problem of a project that does not exist."""
-    return UnknownProject(f"There is no project {project_id!r}; GET /v1/projects lists the projects.")
+    message = f"There is no project {project_id!r}; GET /v1/projects lists the projects."
+    return NotFound(message, title="Unknown project")
 
 
 def _store(request: Request) -> ProjectAdministration:
     require_operator(identity_of(request))
-    store = service_of(request).projects
-    if store is None:
-        raise NotReady("This process administers no projects. Send the request to one started with a database.")
-    return store
+    return required(service_of(request).projects, "administers no projects")

@@ -16,13 +16,12 @@ from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import After, Limit, StrictRoute, refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
-from judge_server.errors import PreconditionRequired, invalid_request
+from judge_server.errors import PreconditionRequired, invalid_field
 from judge_server.rubrics import find_rubric
 from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.wire import (
     AliasMove,
-    FieldError,
     NewRubricName,
     RetirementRequest,
     RubricAlias,
@@ -198,7 +197,7 @@ def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
 
 
 def _invalid_header(header: str, message: str) -> Exception:
-    return invalid_request((FieldError(field=header, message=message),))
+    return invalid_field(header, message)
 
 
 rubrics_router = APIRouter(
@@ -261,7 +260,7 @@ async def publish(
             )
         except ValueError as error:
             field, _, message = str(error).partition(": ")
-            raise invalid_request((FieldError(field=field, message=message),)) from None
+            raise invalid_field(field, message) from None
         status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
         large = criteria_characters(body.criteria) > LARGE_CHARACTERS
         answer = await run_inline_or_in_thread(large, version.model_dump_json)
@@ -366,4 +365,4 @@ def _check_name(name: str) -> None:
             name if len(name) <= _MAX_SHOWN_CHARACTERS else f"{name[:_MAX_SHOWN_CHARACTERS]}… ({len(name)} characters)"
         )
         message = f"{shown!r} is not a valid rubric name; {why}"
-        raise invalid_request((FieldError(field="name", message=message),)) from None
+        raise invalid_field("name", message) from None

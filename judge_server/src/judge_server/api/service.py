@@ -4,12 +4,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import Request
 
 from judge_server.auth import Authenticator
-from judge_server.errors import InvalidRequest, NotReady
+from judge_server.errors import NotReady, invalid_field
 from judge_server.ledger import Recorder
 from judge_server.monitoring.gold import GoldSampler
 from judge_server.monitoring.metrics import MonitorMetrics
@@ -30,11 +30,13 @@ from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker
-from trainer_client.wire import DEFAULT_JUDGE, FieldError, RewardRequest
+from trainer_client.wire import DEFAULT_JUDGE, RewardRequest
 from trainer_client.wire.monitors import MonitorThresholds
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.corrected_rates import ErrorSource
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Service:
             return judge
         if name not in self.names:
             message = f"there is no judge {name!r}; use one of {', '.join(self.names)}"
-            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+            raise invalid_field(field, message)
         raise NotReady(
             f"Cannot judge yet: {self.not_ready_reason or self.problem}. GET /readyz says when it can.",
             retry_after_s=2,
@@ -134,26 +136,28 @@ class Service:
         judge = self.ready_judge(request.gold.judge, "gold.judge")
         if recorder is None or self.gold is None:
             message = "needs the ledger, which is off here; set ADJUDGE_LEDGER=all, or leave out gold"
-            raise InvalidRequest(f"gold: {message}", errors=(FieldError(field="gold", message=message),))
+            raise invalid_field("gold", message)
         return self.gold.recorder(request, judge, recorder)
 
     def readable_texts(self) -> RubricTexts:
         """What reads rubric files; raises `NotReady` if this process has none."""
-        if self.rubric_texts is None:
-            raise NotReady("This process reads no rubric files. Send the request to one started with adjudge serve.")
-        return self.rubric_texts
+        return required(self.rubric_texts, "reads no rubric files")
 
     def readable_ledger(self) -> LedgerReader:
         """The ledger; raises `NotReady` if this process has none."""
-        if self.ledger is None:
-            raise NotReady("This process has no ledger. Send the request to one that was started with a database.")
-        return self.ledger
+        return required(self.ledger, "has no ledger")
 
     def label_store(self) -> LabelStore:
         """The store of labels; raises `NotReady` if this process has none."""
-        if self.labels is None:
-            raise NotReady("This process keeps no labels. Send the request to one that was started with a database.")
-        return self.labels
+        return required(self.labels, "keeps no labels")
+
+    def running_operations(self) -> Operations:
+        """The operations; raises `NotReady` if this process has none."""
+        return required(self.operations, "has no operations")
+
+    def key_store(self) -> KeyAdministration:
+        """The store of API keys; raises `NotReady` if this process has none."""
+        return required(self.keys, "administers no keys")
 
     async def checks(self, only: Collection[str] = ()) -> dict[str, bool]:
         """Check the parts that readiness depends on: those named in `only`, or all of them.
@@ -182,6 +186,15 @@ class Service:
 
     async def _caches_are_ready(self) -> bool:
         return all([await judge.cache.ready() for judge in self.judges.values()])
+
+
+def required(part: T | None, lack: str) -> T:
+    """A part that not every process has; raises `NotReady` with what the process lacks, such as `has no ledger`."""
+    if part is None:
+        raise NotReady(
+            f"This process {lack}. Send the request to one that was started by `adjudge serve` with a database."
+        )
+    return part
 
 
 def service_of(request: Request) -> Service:

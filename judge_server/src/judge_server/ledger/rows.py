@@ -37,6 +37,7 @@ from rubric_store.ledger.rows import (
     UseFilter,
     UseRecord,
     UseRow,
+    VerdictKey,
     VerdictRow,
 )
 from trainer_client.wire import Criterion, MemberVerdict, Message, Prompt, Verdict
@@ -289,7 +290,7 @@ async def recorded_page(ledger: LedgerReader, use_filter: UseFilter, *, texts: b
     return RecordedPage(verdicts=verdicts, next_cursor=cursor)
 
 
-def encode_cursor(use: UseRow) -> str:
+def encode_cursor(use: UseRow | VerdictKey) -> str:
     """The cursor that continues after a use."""
     return base64.urlsafe_b64encode(_CURSOR.pack(use.request, use.place, use.slot)).decode()
 

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from judge_server.errors import NotFound
 from judge_server.operations.handlers.base import InvalidOperationError, OperationHandler
-from judge_server.ports.operations import MAX_PAGE_RESULTS, ChunkQueue, OperationStore, UnknownOperation
+from judge_server.ports.operations import MAX_PAGE_RESULTS, ChunkQueue, OperationStore
 from rubric_store.operations.rows import NewOperation, Submission
 from trainer_client.wire.operations import (
     TERMINAL_STATES,
@@ -135,7 +136,7 @@ class Dispatcher:
 class Operations:
     """The operations of each project, isolated from those of other projects; the consumers of the queue do the work.
 
-    Unknown ids raise `UnknownOperation`.
+    Unknown ids raise `NotFound`.
     """
 
     def __init__(
@@ -256,5 +257,8 @@ def _size(options: Mapping[str, JsonValue]) -> int:
 
 def _require_found(item: T | None, operation_id: str) -> T:
     if item is None:
-        raise UnknownOperation(f"there is no operation {operation_id}")
+        message = (
+            f"there is no operation {operation_id} in this project; the list of operations has those that there are"
+        )
+        raise NotFound(message, title="Unknown operation")
     return item

@@ -25,7 +25,7 @@ from judge_server.ports.engine import (
     TextOutput,
     TokenChoice,
 )
-from judge_server.ports.operations import ChunkQueue, OperationStore, UnknownOperation
+from judge_server.ports.operations import ChunkQueue, OperationStore
 from judge_server.ports.stores import (
     ApiKeyStore,
     AuditTrail,
@@ -91,6 +91,5 @@ __all__ = [
     "SamplingOptions",
     "TextOutput",
     "TokenChoice",
-    "UnknownOperation",
     "VerdictCache",
 ]

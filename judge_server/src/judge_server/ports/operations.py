@@ -28,7 +28,6 @@ __all__ = [
     "OperationState",
     "OperationStore",
     "ResultPage",
-    "UnknownOperation",
 ]
 
 
@@ -37,10 +36,6 @@ MAX_PAGE_RESULTS = 1000
 
 WILL_RETRY_HEADER = "Adjudge-Will-Try-Again"
 """A header of a worker's requests: `true` if it will retry verdicts whose failure a retry may resolve."""
-
-
-class UnknownOperation(LookupError):
-    """The operation does not exist, or belongs to another project."""
 
 
 class OperationStore(Protocol):

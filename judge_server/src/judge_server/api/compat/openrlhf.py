@@ -15,9 +15,8 @@ from judge_server.api.compat.scoring import CompatParameters, Label, read_group,
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
-from judge_server.errors import invalid_request
+from judge_server.errors import invalid_field
 from judge_server.time_sharing import TimeSlicer
-from trainer_client.wire import FieldError
 from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
 router = APIRouter(
@@ -112,4 +111,4 @@ def _response_of(query: str, prompt: str, place: int) -> str:
         if prompt
         else "has an empty prompt, so the response cannot be told from it"
     )
-    raise invalid_request((FieldError(field=f"query.{place}", message=message),))
+    raise invalid_field(f"query.{place}", message)

@@ -21,11 +21,11 @@ from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.compat.scoring import CompatParameters, JudgeInputs, Label, read_group, score_responses
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_responses
 from judge_server.api.http.requests import StrictRoute
-from judge_server.api.service import service_of
-from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.api.service import required, service_of
+from judge_server.errors import NotReady, ServiceError, invalid_field
 from judge_server.ports import IdempotencyKeys
 from rubric_store.tenants.rows import StoredAnswer
-from trainer_client.wire import FieldError, RewardRequest
+from trainer_client.wire import RewardRequest
 from trainer_client.wire.base import AnswerModel, RequestModel
 
 log = logging.getLogger("adjudge")
@@ -162,7 +162,7 @@ async def submit_roll_task(
     """The response is judged after the answer is sent. The query of the URL says how, as for the other trainers."""
     if body.reward_manager:
         message = "is not read here; leave reward_manager_config empty, and put the options into submit_url's query"
-        raise invalid_request((FieldError(field="reward_manager", message=message),))
+        raise invalid_field("reward_manager", message)
     group = await read_group(request, body.prompt, parameters.judged_text(body.response), body.reward_info, "prompt")
     deadline_s = min(parameters.deadline_s, body.timeout - POLL_MARGIN_S)
     work = parameters.request((group,), step=_step(body.global_step)).model_copy(update={"deadline_s": deadline_s})
@@ -215,10 +215,7 @@ def _tasks(app: FastAPI) -> RollTasks:
 
 
 def _keys(request: Request) -> IdempotencyKeys:
-    keys = service_of(request).idempotency_keys
-    if keys is None:
-        raise NotReady("This process keeps no results. Send the request to one that was started with a database.")
-    return keys
+    return required(service_of(request).idempotency_keys, "keeps no results")
 
 
 def _step(step: int | str) -> int | None:

@@ -25,11 +25,10 @@ from judge_server.api.console import (
     rubrics,
     runs,
 )
-from judge_server.api.console.explanation import group_address, is_close, outcome_of, read_text
 from judge_server.api.console.forms import Form, read_form, text_parameter
 from judge_server.api.console.groups import segments, strip
-from judge_server.api.console.rendering import Console, address, static_file
-from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.api.console.rendering import Console, PageRouter, address, static_file
+from judge_server.api.console.responses import group_address, is_close, outcome_of, read_text, response_address
 from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
@@ -40,6 +39,7 @@ from judge_server.auth.administration import create_key, grantable_scopes
 from judge_server.errors import (
     Forbidden,
     InvalidRequest,
+    NotFound,
     NotReady,
     RateLimited,
     ServiceError,
@@ -47,7 +47,6 @@ from judge_server.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from judge_server.ports import KeyAdministration
 from trainer_client.wire.tenants import SCOPES, AuditEntry, CreatedApiKey
 
 router = PageRouter()
@@ -103,21 +102,23 @@ async def create(console: Console, request: Request, form: Form) -> Response:
     if not scopes or len(scopes) < len(chosen):
         raise InvalidRequest("scope: choose what the key may do")
     label = form.text("label").strip()[:200]
-    made = await create_key(_store(console), identity_of(request), scopes, label=label, expires_at=_end(form))
+    made = await create_key(
+        console.service.key_store(), identity_of(request), scopes, label=label, expires_at=_end(form)
+    )
     return await _keys_page(console, request, made)
 
 
 @router.post("/keys/revoke", scope="admin")
 async def revoke(console: Console, request: Request, form: Form) -> Response:
     """Revoke a key."""
-    await revoke_key(_store(console), request, form.text("id"))
+    await revoke_key(console.service.key_store(), request, form.text("id"))
     return RedirectResponse(address("keys"), 303)
 
 
 async def _keys_page(console: Console, request: Request, made: CreatedApiKey | None) -> Response:
     identity, service = identity_of(request), console.service
     subject = text_parameter(request, "subject") or None
-    listed = await _store(console).keys(identity.project_id)
+    listed = await console.service.key_store().keys(identity.project_id)
     entries: tuple[AuditEntry, ...] = ()
     if service.audit is not None:
         tail = await service.audit.audit(identity.project_id, subject=subject, limit=_AUDIT_ENTRIES)
@@ -127,12 +128,6 @@ async def _keys_page(console: Console, request: Request, made: CreatedApiKey | N
         request, "keys.html.jinja", keys=listed[::-1], made=made, entries=entries, used=used, limits=identity.limits,
         subject=subject, now=datetime.now(UTC), scopes=grantable_scopes(identity), may_change=identity is not ANONYMOUS,
     )  # fmt: skip
-
-
-def _store(console: Console) -> KeyAdministration:
-    if console.service.keys is None:
-        raise NotReady("This process administers no keys. Open the console of one that was started with a database.")
-    return console.service.keys
 
 
 def _end(form: Form) -> datetime | None:
@@ -159,6 +154,7 @@ _ROUTERS = (
 
 _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "group_address": group_address, "is_close": is_close, "outcome_of": outcome_of, "read_text": read_text,
+    "response_address": response_address,
     "segments": segments, "strip": strip,
 }  # fmt: skip
 

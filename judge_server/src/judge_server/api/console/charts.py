@@ -106,34 +106,33 @@ def curve(
     return Plot(svg, tuple(_short(tick) for tick in reversed(ticks)), _axis(labels), _flags(flags))
 
 
-def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], name: str) -> Plot:
-    """A histogram, each bar a link that the keyboard reaches."""
-    _, high, ticks = nice_range(0, max([*counts, 1]), whole=True)
-    width = WIDTH / len(counts)
-    inner = [_grid(round(HEIGHT * (1 - tick / high), 2)) for tick in ticks]
-    for i, (count, mark) in enumerate(zip(counts, marks, strict=True)):
-        height = max(HEIGHT * count / high, 1.5 if count else 0)
-        bar = _rect(i * width + width * 0.06, HEIGHT - height, width * 0.88, height, "bar")
-        hit = _rect(i * width, 0, width, HEIGHT, "hit")
-        inner.append(_link(mark, hit + bar) if count else bar)
-    return Plot(_svg(inner, name, role="group"), tuple(f"{tick:,.0f}" for tick in reversed(ticks)), _even_axis(labels))
-
-
-def stacked(
-    layers: Sequence[tuple[str, Sequence[int]]], marks: Sequence[Mark], labels: Sequence[str], name: str
+def columns(
+    layers: Sequence[tuple[str, Sequence[int]]],
+    marks: Sequence[Mark],
+    labels: Sequence[str],
+    name: str,
+    *,
+    by_keyboard: bool = False,
 ) -> Plot:
-    """Stacked columns: each layer is a class and its values, the first at the bottom."""
+    """Stacked columns, each a link: a layer is a class and its values, the first at the bottom.
+
+    The keyboard has the same links in the table, unless it reaches the columns themselves: then empty ones are none.
+    """
     totals = [sum(values) for values in zip(*(values for _, values in layers), strict=True)]
     _, high, ticks = nice_range(0, max([*totals, 1]), whole=True)
     width = WIDTH / len(totals)
     inner = [_grid(round(HEIGHT * (1 - tick / high), 2)) for tick in ticks]
-    for i in range(len(totals)):
-        top = float(HEIGHT)
+    for i, (total, mark) in enumerate(zip(totals, marks, strict=True)):
+        top, drawn = float(HEIGHT), ""
         for style, values in layers:
             height = HEIGHT * values[i] / high
+            if by_keyboard and values[i]:
+                height = max(height, 1.5)
             top -= height
-            inner.append(_rect(i * width + width * 0.06, top, width * 0.88, height, style))
-    inner += _columns(marks)
+            drawn += _rect(i * width + width * 0.06, top, width * 0.88, height, style)
+        hit = _rect(i * width, 0, width, HEIGHT, "hit")
+        if total or not by_keyboard:
+            inner.append(_link(mark, drawn + hit, "" if by_keyboard else 'tabindex="-1"'))
     return Plot(_svg(inner, name, role="group"), tuple(_compact(tick) for tick in reversed(ticks)), _even_axis(labels))
 
 
@@ -256,12 +255,6 @@ def _grid(y: float) -> str:
 
 def _rect(x: float, y: float, width: float, height: float, style: str) -> str:
     return f'<rect class="{style}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"/>'
-
-
-def _columns(marks: Sequence[Mark]) -> list[str]:
-    """A column per mark that shows its tooltip and links to its page; the keyboard has the same links in the table."""
-    width = WIDTH / max(len(marks), 1)
-    return [_link(mark, _rect(i * width, 0, width, HEIGHT, "hit"), 'tabindex="-1"') for i, mark in enumerate(marks)]
 
 
 def _link(mark: Mark, inner: str, also: str = "") -> str:

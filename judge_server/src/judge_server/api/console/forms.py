@@ -1,14 +1,18 @@
 """What a browser sends to the console: form fields, uploads and query parameters."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from judge_server.api.http.responses import ClientDisconnected
 from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
-from judge_server.time_sharing import run_inline_or_in_thread
+from judge_server.time_sharing import run_in_thread, run_inline_or_in_thread
 from trainer_client.text.pieces import PIECE
 
 MAX_FORM_BYTES = 4 * 2**20
@@ -19,7 +23,6 @@ _MAX_PARTS = 100
 """Fields and files of a `multipart/form-data` form, which only the pages that take a file send."""
 
 _MAX_CONTENT_TYPE = 256
-_MAX_PART_HEADERS, _MAX_PART_HEADER_BYTES = 8, 1024
 _INLINE_BYTES = 4 * 1024
 """A form of up to this size is read on the event loop, which takes less than a millisecond."""
 
@@ -62,7 +65,8 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES, *, with_f
         InvalidRequest: it has too many fields, or cannot be read.
         ClientDisconnected: the browser disconnected before the form was complete.
     """
-    boundary = _boundary_of(request.headers.get("content-type", ""), with_file)
+    content_type = request.headers.get("content-type", "")
+    is_multipart = _is_multipart(content_type, with_file)
     parts: list[bytes] = []
     size = 0
     try:
@@ -74,28 +78,25 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES, *, with_f
     except ClientDisconnect:
         raise ClientDisconnected from None
     body, large = b"".join(parts), size > _INLINE_BYTES
-    if boundary is None:
-        return await run_inline_or_in_thread(large, _parse_urlencoded, body)
-    return await run_inline_or_in_thread(large, _parse_multipart, body, boundary)
+    if is_multipart:
+        return await run_in_thread(_parse_multipart, body, content_type)
+    return await run_inline_or_in_thread(large, _parse_urlencoded, body)
 
 
-def _boundary_of(content_type: str, with_file: bool) -> bytes | None:
-    """The boundary of a `multipart/form-data` form; None for a form without a file."""
+def _is_multipart(content_type: str, with_file: bool) -> bool:
+    """Whether a form is `multipart/form-data`; any but this and a form without a file is refused."""
     kind = content_type[:_MAX_CONTENT_TYPE].partition(";")[0].strip().lower()
     if kind in ("", "application/x-www-form-urlencoded") and len(content_type) <= _MAX_CONTENT_TYPE:
-        return None
+        return False
     if kind != "multipart/form-data" or not with_file or len(content_type) > _MAX_CONTENT_TYPE:
         wanted = "multipart/form-data or " if with_file else ""
         raise UnsupportedMediaType(
             f"This form takes {wanted}application/x-www-form-urlencoded in a header of at most {_MAX_CONTENT_TYPE} "
             f"characters, not {content_type[:100]!r}."
         )
-    from python_multipart.multipart import parse_options_header  # only the pages that take a file need it
-
-    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
-    if not boundary:
+    if not parse_options_header(content_type)[1].get(b"boundary"):
         raise InvalidRequest("Content-Type: multipart/form-data needs a boundary.")
-    return boundary
+    return True
 
 
 def _parse_urlencoded(body: bytes) -> Form:
@@ -121,87 +122,27 @@ def _unquoted(text: bytes) -> str:
     return b"".join(found).decode("utf-8", "replace")
 
 
-def _parse_multipart(body: bytes, boundary: bytes) -> Form:
-    from python_multipart import MultipartParser
-    from python_multipart.exceptions import FormParserError
+def _parse_multipart(body: bytes, content_type: str) -> Form:
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield body
 
-    parts = _Parts()
+    headers = Headers({"content-type": content_type})
+    parser = MultiPartParser(headers, whole(), max_files=_MAX_PARTS, max_fields=_MAX_PARTS, max_part_size=len(body))
     try:
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": parts.begin,
-                "on_header_field": parts.add_name,
-                "on_header_value": parts.add_value,
-                "on_header_end": parts.end_header,
-                "on_part_data": parts.add_content,
-                "on_part_end": parts.end,
-                "on_end": parts.finish,
-            },
-            max_header_count=_MAX_PART_HEADERS,
-            max_header_size=_MAX_PART_HEADER_BYTES,
-        )
-        parser.write(body)
-    except FormParserError as error:
-        raise InvalidRequest(f"The form is not valid multipart/form-data: {error}") from None
-    if body and not parts.complete:
+        parts = asyncio.run(parser.parse())  # in a thread that has no event loop
+    except MultiPartException as error:
+        raise InvalidRequest(f"The form is not valid multipart/form-data: {error.message}") from None
+    boundary = parse_options_header(content_type)[1][b"boundary"]
+    if body and not body.rstrip().endswith(b"--" + boundary + b"--"):
         raise InvalidRequest("The form is incomplete: its last boundary is missing.")
-    return Form(parts.fields, parts.files)
-
-
-class _Parts:
-    """Collects the parts of a `multipart/form-data` form, as its parser finds them."""
-
-    def __init__(self) -> None:
-        self.fields: dict[str, list[str]] = {}
-        self.files: dict[str, UploadedFile] = {}
-        self.complete = False
-        self._count = 0
-        self._name, self._value, self._disposition = b"", b"", b""
-        self._content: list[bytes] = []
-
-    def begin(self) -> None:
-        """Begin a part."""
-        self._count += 1
-        if self._count > _MAX_PARTS:
-            raise InvalidRequest(f"The form has more than {_MAX_PARTS} fields.")
-        self._disposition, self._content = b"", []
-
-    def add_name(self, data: bytes, start: int, end: int) -> None:
-        """Add to the name of a header of the part."""
-        self._name += data[start:end]
-
-    def add_value(self, data: bytes, start: int, end: int) -> None:
-        """Add to the value of a header of the part."""
-        self._value += data[start:end]
-
-    def end_header(self) -> None:
-        """Keep the header that names the field."""
-        if self._name.lower() == b"content-disposition":
-            self._disposition = self._value
-        self._name = self._value = b""
-
-    def add_content(self, data: bytes, start: int, end: int) -> None:
-        """Add to the content of the part."""
-        self._content.append(data[start:end])
-
-    def end(self) -> None:
-        """Keep the part as a field or a file; one without a name is left out."""
-        from python_multipart.multipart import parse_options_header
-
-        _, options = parse_options_header(self._disposition)
-        name, file_name, content = options.get(b"name"), options.get(b"filename"), b"".join(self._content)
-        if name is None:
-            return
-        if file_name is None:
-            self.fields.setdefault(name.decode("utf-8", "replace"), []).append(content.decode("utf-8", "replace"))
-        elif file_name or content:
-            file = UploadedFile(file_name.decode("utf-8", "replace"), content)
-            self.files[name.decode("utf-8", "replace")] = file
-
-    def finish(self) -> None:
-        """Note that the last boundary was read."""
-        self.complete = True
+    fields: dict[str, list[str]] = {}
+    files: dict[str, UploadedFile] = {}
+    for name, value in parts.multi_items():
+        if isinstance(value, str):
+            fields.setdefault(name, []).append(value)
+        elif (content := value.file.read()) or value.filename:
+            files[name] = UploadedFile(value.filename or "", content)
+    return Form(fields, files)
 
 
 _MAX_STEP = 2**63 - 1

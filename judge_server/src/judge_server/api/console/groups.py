@@ -11,7 +11,10 @@ from starlette.responses import Response
 
 from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.charts import signed
-from judge_server.api.console.explanation import (
+from judge_server.api.console.forms import int_parameter, run_parameter, text_parameter
+from judge_server.api.console.labels import GroupLabels
+from judge_server.api.console.rendering import Console, PageRouter, Row, Table, Value, csv_response
+from judge_server.api.console.responses import (
     TEXT_LIMIT,
     ShownResponse,
     TextPart,
@@ -19,10 +22,7 @@ from judge_server.api.console.explanation import (
     outcome_of,
     show_records,
 )
-from judge_server.api.console.forms import int_parameter, run_parameter, text_parameter
-from judge_server.api.console.labels import GroupLabels
-from judge_server.api.console.rendering import Console, Row, Table, Value, csv_response
-from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.errors import NotFound
 from judge_server.ledger.rows import storable_text
 from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import step_rewards
@@ -176,7 +176,7 @@ class GroupView:
             "right": right,
             "whole": 1 if self.whole else None,
         }
-        return group_address(self.group.responses[0].record, **(settings | changed))
+        return group_address(self.group.responses[0].record.response, **(settings | changed))
 
 
 def _verdict(column: Column, slot: int) -> Verdict | None:
@@ -215,8 +215,8 @@ async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | No
         ]
         gathered = len(same) > 1
         records = same if gathered else records
-    shown, last = records[: wanted.limit], records[: wanted.limit][-1]
-    row = shown[0].response
+    shown = records[: wanted.limit]
+    row, last = shown[0].response, shown[-1].response
     also = [digest for digest in (row.prompt, row.grounding) if digest is not None]
     responses, texts = await show_records(ledger, shown, also=also)
     more = len(records) > len(shown)
@@ -224,7 +224,7 @@ async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | No
         tuple(responses),
         texts.get(row.prompt),
         None if row.grounding is None else texts.get(row.grounding),
-        group_address(last, after=last.response.place) if more and not gathered else "",
+        group_address(last, after=last.place) if more and not gathered else "",
         whole=not more and wanted.after is None,
         gathered=gathered,
     )
@@ -350,7 +350,7 @@ def _deltas(column: Column, spans: Sequence[tuple[int, int, int]]) -> dict[int, 
     if len(criteria) != len(verdicts):
         return {}
     sample = read_sample(criteria, verdicts)
-    rules = RewardRules.read(one.record.request.reward_rules) or RewardRules()
+    rules = one.rules or RewardRules()
     try:
         rewarded = step_rewards(criteria, verdicts, rules.reward.use, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)
     except ValueError:  # of a release with other rules for steps
@@ -402,7 +402,7 @@ async def group(console: Console, request: Request) -> Response:
         whole=request.query_params.get("whole") == "1",
     )
     record = shown.responses[0].record
-    csv_href = group_address(record).replace("/group?", "/group.csv?")
+    csv_href = group_address(record.response).replace("/group?", "/group.csv?")
     rubric = record.response.rubric
     known = None
     if rubric is not None:

@@ -9,8 +9,7 @@ from starlette.responses import Response
 from judge_server.api.auth import identity_of
 from judge_server.api.console.forms import text_parameter
 from judge_server.api.console.operations import FIGURES, EvaluationView, evaluation_of
-from judge_server.api.console.rendering import Console
-from judge_server.api.console.routing import PageRouter
+from judge_server.api.console.rendering import Console, PageRouter
 from judge_server.api.service import Service
 from judge_server.errors import ServiceError
 from judge_server.judging.calibration import NEUTRAL, StoredCalibration

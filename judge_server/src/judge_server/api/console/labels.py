@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from judge_server.api.auth import identity_of, project_of
-from judge_server.api.console.explanation import TEXT_LIMIT, ShownResponse, read_criteria
 from judge_server.api.console.forms import (
     Form,
     choice_parameter,
@@ -19,11 +18,11 @@ from judge_server.api.console.forms import (
     step_parameters,
     text_parameter,
 )
-from judge_server.api.console.operations import running
-from judge_server.api.console.rendering import Console, address
-from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.api.console.rendering import Console, PageRouter, address
+from judge_server.api.console.responses import TEXT_LIMIT, ShownResponse, read_criteria, response_address
+from judge_server.api.console.runs import read_report
 from judge_server.api.console.sessions import local_page
-from judge_server.errors import InvalidRequest
+from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import REASONS as REASON_NAMES
 from judge_server.evaluation.labelling import (
@@ -46,7 +45,6 @@ from rubric_store.ledger.rows import (
     LabelRow,
     RecentFilter,
     ResponseRecord,
-    RunReportQuery,
     UseRecord,
     VerdictKey,
 )
@@ -207,8 +205,7 @@ class Difference(NamedTuple):
     @property
     def href(self) -> str:
         """The page of its group, at the response."""
-        record = ResponseRecord(self.use.request, self.use.response, self.use.votes)
-        return ShownResponse(record, None, None).group_href
+        return response_address(self.use.response)
 
     @property
     def verdict(self) -> Verdict:
@@ -275,7 +272,6 @@ router = PageRouter()
 
 _MET = {"yes": True, "no": False, "": None}
 _RUNS = 10
-_CRITERIA = 200
 
 
 @router.get("/labels")
@@ -322,11 +318,7 @@ async def queue(console: Console, request: Request) -> Response:
     first, last = step_parameters(request)
     criterion = text_parameter(request, "criterion") or None
     why, at = choice_parameter(request, "why", REASON_NAMES), int_parameter(request, "at") or 0
-    report = await console.service.readable_ledger().run(
-        RunReportQuery(project, storable_text(run), criteria=_CRITERIA, limit=1)
-    )
-    if report is None:
-        raise NotFound(f"This project's ledger has no record of run {run!r}. The page of labels lists runs to label.")
+    report = await read_report(console, request, run)
     labeller = identity_of(request).actor
     wanted = RecentFilter(project, storable_text(run), first, last, criterion and storable_text(criterion))
     thresholds = console.service.monitor_thresholds
@@ -381,7 +373,7 @@ async def evaluate(console: Console, request: Request, form: Form) -> Response:
         )
     asked: dict[str, Any] = {"groups": found.rows, "judge": judge, "run": f"labels of {run}"[:256]}
     try:
-        made = await running(console).submit(wanted.project_id, "evaluate_judge", asked)
+        made = await console.service.running_operations().submit(wanted.project_id, "evaluate_judge", asked)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     return RedirectResponse(address("operation", id=made.id), 303)

@@ -1,8 +1,8 @@
 """The pages of operations: the list, one operation, and what evaluations and separations found."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -10,12 +10,9 @@ from starlette.responses import RedirectResponse, Response
 from judge_server.api.auth import project_of
 from judge_server.api.console.charts import Plot, reliability
 from judge_server.api.console.forms import Form, text_parameter
-from judge_server.api.console.rendering import Console, Row, Table, address, csv_response
-from judge_server.api.console.routing import NotFound, PageRouter
-from judge_server.errors import InvalidRequest, NotReady
+from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
+from judge_server.errors import InvalidRequest, NotFound
 from judge_server.measuring.separation import CriterionSeparation
-from judge_server.operations.service import Operations
-from judge_server.ports import UnknownOperation
 from trainer_client.wire import DEFAULT_JUDGE, parse_reference
 from trainer_client.wire.operations import Operation
 
@@ -179,13 +176,11 @@ router = PageRouter()
 _LISTED = 100
 _MAX_ID = 64
 
-T = TypeVar("T")
-
 
 @router.get("/operations")
 async def operations(console: Console, request: Request) -> Response:
     """The latest operations of the project."""
-    found = (await running(console).list(project_of(request))).operations
+    found = (await console.service.running_operations().list(project_of(request))).operations
     going_on = any(not one.ended for one in found)
     return console.page(
         request, "operations.html.jinja", operations=found[:_LISTED], more=max(0, len(found) - _LISTED),
@@ -224,29 +219,14 @@ async def separation_csv(console: Console, request: Request) -> Response:
 @router.post("/operation", scope="score")
 async def change(console: Console, request: Request, form: Form) -> Response:
     """Cancel an operation, or continue one that failed or was cancelled."""
-    service, project, id_ = running(console), project_of(request), form.text("id")[:_MAX_ID]
+    service, project, id_ = console.service.running_operations(), project_of(request), form.text("id")[:_MAX_ID]
     actions = {"cancel": service.cancel, "retry": service.retry}
     if form.text("do") not in actions:
         raise InvalidRequest("do: write cancel or retry")
-    await _known(actions[form.text("do")](project, id_))
+    await actions[form.text("do")](project, id_)
     return RedirectResponse(address("operation", id=id_), 303)
 
 
-def running(console: Console) -> Operations:
-    """The operations of this process; raises `NotReady` if it has none."""
-    if console.service.operations is None:
-        raise NotReady("This process has no operations. Open the console of one that was started with a database.")
-    return console.service.operations
-
-
 async def _read(console: Console, request: Request) -> Operation:
-    return await _known(running(console).get(project_of(request), text_parameter(request, "id")[:_MAX_ID]))
-
-
-async def _known(work: Awaitable[T]) -> T:
-    try:
-        return await work
-    except UnknownOperation as error:
-        raise NotFound(
-            f"{str(error).capitalize()} in this project. The list of operations shows those it has."
-        ) from None
+    id_ = text_parameter(request, "id")[:_MAX_ID]
+    return await console.service.running_operations().get(project_of(request), id_)

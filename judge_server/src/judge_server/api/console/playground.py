@@ -16,26 +16,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from judge_server.api.auth import project_of
-from judge_server.api.console.explanation import Explanation, RecordedReward, explain, outcome_of
 from judge_server.api.console.forms import Form, text_parameter
-from judge_server.api.console.rendering import Console, address
-from judge_server.api.console.routing import PageRouter
+from judge_server.api.console.rendering import Console, PageRouter, address
+from judge_server.api.console.responses import Explanation, RecordedReward, explain, outcome_of
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.requests import refuse_unusable_patterns
-from judge_server.errors import InvalidRequest, ServiceError, invalid_request
+from judge_server.errors import InvalidRequest, ServiceError, invalid_field, invalid_request
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricTexts
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
 from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from trainer_client.rewards import ResponseFacts
 from trainer_client.steps import has_format
 from trainer_client.text.thinking import judged_content, opened_by
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     Criterion,
     FailurePolicy,
-    FieldError,
     GroupRewards,
     JudgingProtocol,
     ResponseReward,
@@ -47,6 +46,7 @@ from trainer_client.wire import (
     groups,
 )
 from trainer_client.wire.base import NotStrictJsonError, strict_json
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, PROTOCOLS_FOR
 
@@ -192,7 +192,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _invalid(name: str, message: str) -> InvalidRequest:
-    return invalid_request((FieldError(field=name, message=message),))
+    return invalid_field(name, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,8 @@ def judged_responses(
         opens = opened_by(request.groups[0].prompt, request.judging.prompt_opens)
         judged = judged_content(response, request.judging.reasoning, opens)
         keeps_format = request.judging.steps != "headings" or has_format(judged.text)
-        recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, keeps_format)
+        rules, facts = RewardRules.of(request, None), ResponseFacts(keeps_format, response.tokens, response.stopped)
+        recorded = RecordedReward(rules, answer.reward, answer.status, facts)
         explanation = explain(recorded, criteria, answer.verdicts)
         messages = None
         if not isinstance(response.text, str) and not any(step.number for step in answer.steps):

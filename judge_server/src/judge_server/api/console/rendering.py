@@ -1,38 +1,47 @@
-"""Pages from templates, with the headers that each has, and the files that they load.
+"""Pages: their addresses, templates and headers, the files that they load, and tables of numbers.
 
-Pages also share the addresses of other pages, and tables of numbers.
+A router per module gives pages their addresses. It checks scope, budget and form, and shows errors as pages.
 """
 
 import csv
 import hashlib
 import io
+import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE
+from judge_server.api.auth import CONSOLE, identity_of
 from judge_server.api.console.charts import signed
+from judge_server.api.console.forms import Form, read_form
 from judge_server.api.console.sessions import (
     FORM_COOKIE,
     SessionSigner,
     form_cookie,
     new_form_cookie,
+    refuse_other_sites,
+    require_form_token,
     session_of,
     set_cookie,
 )
+from judge_server.api.http.problems import STORE_UNAVAILABLE_DETAIL
 from judge_server.api.service import Service
-from judge_server.errors import ServiceError
+from judge_server.auth.authenticator import require_scope
+from judge_server.errors import NotReady, ServiceError
 from trainer_client import __version__
+from trainer_client.wire.tenants import Scope
+
+log = logging.getLogger("adjudge")
 
 Value = str | int | float | None
 
@@ -79,8 +88,8 @@ class Console:
 
     def load_templates(self) -> None:
         """Compile every template, which takes tenths of a second, so that no page waits for it."""
-        for file in _template_folder().iterdir():
-            self._templates.get_template(file.name)
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """A page from a template; only its content if HTMX asks for it, to put it into a page that is open."""
@@ -151,48 +160,124 @@ def csv_response(table: Table, name: str) -> Response:
     return Response(written.getvalue(), 200, headers, "text/csv")
 
 
+PageHandler = Callable[[Console, Request], Awaitable[Response]]
+FormHandler = Callable[[Console, Request, Form], Awaitable[Response]]
+
+
+class _NamedRoute(NamedTuple):
+    """The route of a page, for the log."""
+
+    path: str
+
+
+class PageRouter:
+    """The pages of a module. A page shows errors as pages, and the log names it by its path.
+
+    Example:
+        >>> router = PageRouter()
+        >>> @router.get("/labels")
+        ... async def labels(console: Console, request: Request) -> Response:
+        ...     return console.page(request, "labels.html.jinja")
+    """
+
+    def __init__(self) -> None:
+        self._pages: list[tuple[str, str, PageHandler]] = []
+
+    def get(self, path: str, *, scope: Scope = "read") -> Callable[[PageHandler], PageHandler]:
+        """Serve a page at a path below `/console` to keys with a scope; every page requires `read` too."""
+
+        def add(handler: PageHandler) -> PageHandler:
+            async def shown(console: Console, request: Request) -> Response:
+                require_scope(identity_of(request), scope)
+                return await handler(console, request)
+
+            self._pages.append((path, "GET", shown))
+            return handler
+
+        return add
+
+    def post(self, path: str, *, scope: Scope, with_file: bool = False) -> Callable[[FormHandler], FormHandler]:
+        """Accept a form at a path from keys with a scope, and only from pages of this console: see `form_token`.
+
+        With the scope `score` the project's budget is checked too, as by the API. Nothing of the form is read before.
+        """
+
+        def add(handler: FormHandler) -> FormHandler:
+            async def accepted(console: Console, request: Request) -> Response:
+                identity = identity_of(request)
+                require_scope(identity, scope)
+                if scope == "score" and console.service.authenticator is not None:
+                    await console.service.authenticator.usage.check_budget(identity)
+                refuse_other_sites(request, console.signer)
+                form = await read_form(request, with_file=with_file)
+                require_form_token(request, console.signer, form)
+                return await handler(console, request, form)
+
+            self._pages.append((path, "POST", accepted))
+            return handler
+
+        return add
+
+    def open(self, path: str, method: str) -> Callable[[PageHandler], PageHandler]:
+        """Serve a path of the sign-in, which checks its callers by itself."""
+
+        def add(handler: PageHandler) -> PageHandler:
+            self._pages.append((path, method, handler))
+            return handler
+
+        return add
+
+    def routes(self, console: Console) -> list[Route]:
+        """The routes of the pages."""
+        return [Route(path, _endpoint(console, path, page), methods=[method]) for path, method, page in self._pages]
+
+
+def _endpoint(console: Console, path: str, handler: PageHandler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        request.scope["route"] = _NamedRoute(f"{CONSOLE}{path}")
+        try:
+            return await handler(console, request)
+        except ServiceError as error:
+            return console.error_page(request, error)
+        except ConnectionError as error:
+            log.warning("a page of the console needs a store that cannot be reached: %s", error)
+            return console.error_page(request, NotReady(STORE_UNAVAILABLE_DETAIL, retry_after_s=2))
+
+    return endpoint
+
+
 async def static_file(request: Request) -> Response:
     """A file that pages load. Its address changes with its content, so that browsers keep it."""
     name = request.path_params["file"]
-    if name not in _static_names():
+    content, digest = _static_files().get(name, (b"", ""))
+    if not digest:
         raise HTTPException(404)
-    kept_s = _YEAR_S if request.query_params.get("v") == _digest(name) else 86_400
+    kept_s = _YEAR_S if request.query_params.get("v") == digest else 86_400
     caching = f"public, max-age={kept_s}" + (", immutable" if kept_s == _YEAR_S else "")
-    return Response(_content(name), 200, {"Cache-Control": caching}, _STATIC_TYPES[name.rpartition(".")[2]])
+    return Response(content, 200, {"Cache-Control": caching}, _STATIC_TYPES[name.rpartition(".")[2]])
 
 
 def static_address(name: str) -> str:
     """The address of a file that pages load."""
-    return f"{CONSOLE}/static/{name}?v={_digest(name)}"
+    return f"{CONSOLE}/static/{name}?v={_static_files()[name][1]}"
 
 
 @cache
-def _static_names() -> frozenset[str]:
-    return frozenset(one.name for one in (files("judge_server.api.console") / "static").iterdir() if one.is_file())
-
-
-@cache
-def _content(name: str) -> bytes:
-    return (files("judge_server.api.console") / "static" / name).read_bytes()
-
-
-@cache
-def _digest(name: str) -> str:
-    return hashlib.sha256(_content(name)).hexdigest()[:12]
-
-
-def _template_folder() -> Traversable:
-    return files("judge_server.api.console") / "templates"
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """By name, each file and the beginning of its digest."""
+    folder = files("judge_server.api.console") / "static"
+    contents = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    return {name: (content, hashlib.sha256(content).hexdigest()[:12]) for name, content in contents.items()}
 
 
 def _environment(functions: dict[str, Any]) -> Environment:
-    folder = _template_folder()
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        auto_reload=False,
+        loader=PackageLoader("judge_server.api.console"),
     )
     environment.filters |= {
         "number": _number,

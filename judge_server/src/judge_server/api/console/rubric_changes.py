@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from judge_server import rubrics as changes
 from judge_server.api.auth import project_of
 from judge_server.api.console.forms import Form, UploadedFile, int_parameter, text_parameter
-from judge_server.api.console.rendering import Console, address
-from judge_server.api.console.routing import PageRouter
+from judge_server.api.console.rendering import Console, PageRouter, address
 from judge_server.api.console.rubrics import Comparison, are_large, compare
 from judge_server.api.http.requests import refuse_unusable_criteria
 from judge_server.errors import InvalidRequest, TooLarge

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from judge_server.api.auth import project_of
-from judge_server.api.console.explanation import read_criteria
 from judge_server.api.console.forms import Form, choice_parameter, text_parameter
-from judge_server.api.console.operations import is_of_rubric, running, separation_of
-from judge_server.api.console.rendering import Console, Row, Table, address, csv_response
-from judge_server.api.console.routing import NotFound, PageRouter
-from judge_server.api.console.run_view import HEAT_LEVELS
+from judge_server.api.console.operations import is_of_rubric, separation_of
+from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
+from judge_server.api.console.responses import read_criteria
+from judge_server.api.console.runs import HEAT_LEVELS
+from judge_server.errors import NotFound
 from judge_server.ledger.rows import digest_bytes
 from judge_server.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
 from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
@@ -325,7 +325,7 @@ async def start(console: Console, request: Request, form: Form) -> Response:
         "run": f"discriminate {version.reference}"[:256], "allow_retired": True,
     }  # fmt: skip
     try:
-        made = await running(console).submit(project, "discriminate_rubrics", asked)
+        made = await console.service.running_operations().submit(project, "discriminate_rubrics", asked)
     except ValueError as error:
         return await _page(console, request, reference, filled, str(error))
     return RedirectResponse(address("operation", id=made.id), 303)
@@ -336,7 +336,11 @@ async def _page(
 ) -> Response:
     project = project_of(request)
     version = await find_rubric(console.service.rubrics, project, reference)
-    own = [one for one in (await running(console).list(project)).operations if is_of_rubric(one, version.name)]
+    own = [
+        one
+        for one in (await console.service.running_operations().list(project)).operations
+        if is_of_rubric(one, version.name)
+    ]
     return console.page(
         request, "discriminate.html.jinja", 422 if problem else 200, version=version, problem=problem, modes=_MODES,
         filled=filled or {"pairs": "", "mode": _MODES[0], "judge": DEFAULT_JUDGE}, judges=console.service.names,

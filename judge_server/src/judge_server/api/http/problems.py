@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from judge_server.api.http.responses import ClientDisconnected, add_headers, client_closed_response
 from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.observability.logs import describe_error
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
 
@@ -26,6 +27,7 @@ _FRAMEWORK_TYPES: dict[int, ProblemType] = {
 _PARAMETER = re.compile(r"{\w+}")
 
 INTERNAL_ERROR_DETAIL = "An unexpected error occurred; the server's log has the reason under the request id."
+
 
 STORE_UNAVAILABLE_DETAIL = "The store that this request needs cannot be reached now; try again in a moment."
 
@@ -92,9 +94,10 @@ def install_problem_handlers(app: FastAPI) -> None:
         return _response(problem, headers)
 
     @app.exception_handler(ConnectionError)
-    async def store_unavailable(request: Request, error: ConnectionError) -> Response:
+    async def store_error(request: Request, error: ConnectionError) -> Response:
         log.warning("request %s needs a store that cannot be reached: %s", request.state.request_id, error)
-        return problem_response(NotReady(STORE_UNAVAILABLE_DETAIL, retry_after_s=2), request.state.request_id)
+        detail = f"{STORE_UNAVAILABLE_DETAIL} ({describe_error(error)})"
+        return problem_response(NotReady(detail, retry_after_s=2), request.state.request_id)
 
     @app.exception_handler(Exception)
     async def internal_error(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Query, Request, Response
 from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
@@ -22,12 +23,12 @@ from judge_server.bodies import (
     read_in_worker,
     validated,
 )
-from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_request
+from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_field
 from judge_server.time_sharing import run_in_thread
 from judge_server.verifiers import Checker
 from judge_server.verifiers.checker import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool
-from trainer_client.wire import Criterion, FieldError, RubricContent
+from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import RegexVerification
 
 T = TypeVar("T")
@@ -45,8 +46,10 @@ async def reject_unknown_cursor(page: Awaitable[T]) -> T:
     """Read a page; raises `InvalidRequest` for a cursor that no page has given, which stores report as `ValueError`."""
     try:
         return await page
+    except ValidationError:  # of what is stored
+        raise
     except ValueError as error:
-        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+        raise invalid_field("after", str(error)) from None
 
 
 INLINE_PARSE_MAX_BYTES = 32 * 1024
@@ -284,7 +287,7 @@ async def _reject_unusable(
         ) from None
     if unusable is not None:
         place, why = unusable
-        raise invalid_request((FieldError(field=patterns[place][0], message=why),))
+        raise invalid_field(patterns[place][0], why)
 
 
 def _patterns(where: str, rubric: str | RubricContent | None) -> Iterator[tuple[str, str]]:
