@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from adjudge_services.cli.scoring.demo_run_work import DEMO_RUNS, demo_service, fill
+from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, demo_service, fill
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app
 from judge_server.api import Service, create_app

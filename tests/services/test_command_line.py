@@ -100,6 +100,8 @@ def test_text_that_looks_like_an_emoji_code_is_unchanged() -> None:
     [
         ("PORT", "abc", "ADJUDGE_PORT is not valid: write a whole number"),
         ("PORT", "70000", "ADJUDGE_PORT is not valid: write a number of at most 65535"),
+        ("RUN_WEIGHTS", '{"a": 0}', "ADJUDGE_RUN_WEIGHTS, at a, is not valid: write a number above 0"),
+        ("ENGINE_BATCHES", "0", "ADJUDGE_ENGINE_BATCHES is not valid: set a number of at least 1, or auto"),
         ("LEDGER", "some", "ADJUDGE_LEDGER is not valid: write 'all', 'verdicts' or 'off'"),
         ("ENGINES", "{", "ADJUDGE_ENGINES is not JSON"),
         ("ENGINES", '{"a": {"cascade": ["x"]}}', "ADJUDGE_ENGINES, at a.cascade.1, is not valid: Field required"),
@@ -150,10 +152,9 @@ def test_no_more_requests_are_sent_once_the_service_is_unreachable() -> None:
     client: Any = UnreachableClient()
     group = Group.model_validate({"id": "g", "prompt": "?", "responses": ["a", "b"]})
     lines = [GroupLine(number, group) for number in range(1, 21)]
-    scored = asyncio.run(score_groups(client, lines, {}, concurrency=1, advance=lambda: None))
+    with pytest.raises(ConnectionFailed):
+        asyncio.run(score_groups(client, lines, {}, concurrency=1, advance=lambda: None))
     assert client.asked == 1
-    assert scored.unreachable is not None
-    assert len(scored.refused) == 20
 
 
 def test_a_missing_rubric_file_is_not_taken_for_a_reference(tmp_path: Path) -> None:

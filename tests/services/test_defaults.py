@@ -12,7 +12,7 @@ import yaml
 
 import rubric_store.database
 from adjudge_services import worker as worker_probes
-from adjudge_services.cli.operating import doctor_work as doctor
+from adjudge_services.cli.operating import doctor
 from adjudge_services.http_server import KEEP_ALIVE_S
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app

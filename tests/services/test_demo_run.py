@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adjudge_services.cli.scoring.demo_run_work import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
+from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from adjudge_services.cli.operating import doctor_work as doctor
+from adjudge_services.cli.operating import doctor
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID

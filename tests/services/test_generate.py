@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from adjudge_services.cli.rubrics import generate_work as generate_run
+from adjudge_services.cli.rubrics import generate as generate_run
 from adjudge_services.settings import Settings
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from adjudge_services.cli.measuring.measure_file import measure_lines
+from adjudge_services.cli.measuring.measure_file import FileMeasuring
 from adjudge_services.cli.scoring.score_file import MeasuredLine, read_measured
 from judge_server.measuring.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
@@ -131,6 +131,6 @@ async def test_a_line_that_fails_twice_is_reported_with_the_first_reason(tmp_pat
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps(LINE))
     lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]
-    how: dict[str, Any] = {"mode": "weighted_mean", "concurrency": 1, "deadline_s": 1.0, "limits": LoopLimits()}
-    _, failed = await measure_lines(FailingClient(), lines, None, steps=True, **how)  # type: ignore[arg-type]
+    client: Any = FailingClient()
+    _, failed = await FileMeasuring(client, None, None, "weighted_mean", True, 1, 1.0, LoopLimits()).measure(lines)
     assert failed == {1: "the first reason"}

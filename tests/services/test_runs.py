@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from adjudge_services.cli.measuring.runs_work import criteria_table, heading, runs_table, steps_table
+from adjudge_services.cli.measuring.runs import criteria_table, heading, runs_table, steps_table
 from tests.fixtures.waiting import wait_until
 from tests.services.processes import get
 from tests.services.test_ledger import command, running

@@ -3,7 +3,7 @@
 import pytest
 
 from adjudge_services.cli.output import out
-from adjudge_services.cli.scoring.score_work import rewards_table
+from adjudge_services.cli.scoring.score import rewards_table
 from trainer_client.wire import GroupRewards, ResponseReward, StepReward, Verdict
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from adjudge_services.cli.rubrics import generate_work
+from adjudge_services.cli.rubrics import generate
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.writer import Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply
@@ -42,8 +42,8 @@ class Judge:
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The model behind every engine URL."""
     judge = Judge()
-    monkeypatch.setattr(generate_work, "build_engine", lambda _: ScriptedEngine(judge))
-    monkeypatch.setattr(generate_work, "Writer", partial(Writer, retry_delay_s=0.0))
+    monkeypatch.setattr(generate, "build_engine", lambda _: ScriptedEngine(judge))
+    monkeypatch.setattr(generate, "Writer", partial(Writer, retry_delay_s=0.0))
     return judge
 
 

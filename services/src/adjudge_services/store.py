@@ -3,9 +3,10 @@
 import asyncio
 import getpass
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,6 +16,8 @@ from rubric_store.database import SQLITE, read_url, unwritable_files
 from rubric_store.migrations import SchemaStatus
 
 log = logging.getLogger("adjudge")
+
+Result = TypeVar("Result")
 
 
 class StartError(Exception):
@@ -79,6 +82,35 @@ async def prepare_store(settings: Settings, *, writes: bool = False) -> None:
         log.warning("%s", describe_schema_status(found))
     elif not found.usable:
         raise StartError(describe_schema_status(found))
+
+
+class _Store(Protocol):
+    async def close(self) -> None: ...
+
+
+StoreT = TypeVar("StoreT", bound=_Store)
+
+
+@asynccontextmanager
+async def open_store(make: Callable[[str], StoreT], settings: Settings | None = None) -> AsyncIterator[StoreT]:
+    """Open a store of a command's database, which `make` builds from its URL; raises what `prepare_store` raises."""
+    settings = settings or Settings()
+    await prepare_store(settings)
+    store = make(settings.store_url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def use_store(make: Callable[[str], StoreT], work: Callable[[StoreT], Coroutine[Any, Any, Result]]) -> Result:
+    """Run `work` on a store of a command's database, and return its result; raises what `prepare_store` raises."""
+
+    async def run() -> Result:
+        async with open_store(make) as store:
+            return await work(store)
+
+    return asyncio.run(run())
 
 
 def operation_store(settings: Settings) -> SQLOperations:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
@@ -69,7 +69,8 @@ def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
             make = _without_defaults({each.name: each.default for each in own})
         elif isinstance(one.annotation, type) and is_dataclass(one.annotation):
             group = one.annotation
-            own = [_keyword(field.name, field.type, field.default) for field in fields(group)]
+            types = get_type_hints(group, include_extras=True)
+            own = [_keyword(field.name, types[field.name], field.default) for field in fields(group)]
             make = _from_keywords(group)
         else:
             parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))

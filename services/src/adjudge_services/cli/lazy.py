@@ -2,15 +2,16 @@
 
 A command is a function with annotated parameters. It is registered as `module:function`, below `adjudge_services.cli`.
 Lists of commands show its docstring, which is read from the module's bytecode without importing the module. Its module
-imports what its parameters need, and the function itself what only running needs.
+imports what its parameters need, and unless `HELP_ONLY`, what running it needs.
 """
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from importlib import import_module
+from importlib import import_module, reload
 from importlib.util import find_spec
 from inspect import cleandoc
 from types import CodeType, FunctionType
@@ -21,6 +22,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from adjudge_services.cli.groups import expand_groups
+
+HELP_ONLY = "_ADJUDGE_COMPLETE" in os.environ or not {"-h", "--help"}.isdisjoint(sys.argv)
+"""Whether this process only shows a help text or completes a word, for which most imports are not needed."""
 
 _PACKAGE = "adjudge_services.cli."
 _LOGS = "adjudge_services.cli.operating.serving"
@@ -46,7 +50,7 @@ class _Lazy:
         """The parameters, named for the help."""
         if self.path is not None and self.callback is None:
             single = typer.Typer(add_completion=False)
-            single.command()(_reporting_settings(expand_groups(_load(self.path))))
+            single.command()(expand_groups(_reporting_errors(_load(self.path))))
             declared = get_command(single)
             self.callback, self.params = declared.callback, declared.params
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -135,11 +139,10 @@ def paused_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _reporting_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Have a function import its work, and say in one line which setting is wrong if one is.
+def _reporting_errors(function: Callable[..., None]) -> Callable[..., None]:
+    """Have a function say in one line what is wrong with its settings, its input or what it needs.
 
-    The work of the commands in `NAME.py` is in `NAME_work.py`, if there is much. The function of a group takes the
-    `context`; it runs only if no command of the group is given.
+    The function of a group takes the `context`; it runs only if no command of the group is given.
     """
 
     @wraps(function)
@@ -147,21 +150,34 @@ def _reporting_settings(function: Callable[..., None]) -> Callable[..., None]:
         context = options.get("context")
         if context is not None and context.invoked_subcommand is not None:
             return
-        with paused_garbage_collection():
-            from adjudge_services.cli.output import exit_with_error, warn
-            from adjudge_services.settings import SettingsError, misspelt_variables
+        from adjudge_services.cli.output import describe_error, exit_with_error, warn
+        from adjudge_services.settings import SettingsError, misspelt_variables
 
-            if find_spec(f"{function.__module__}_work") is not None:
-                import_module(f"{function.__module__}_work")
-        if function.__module__ != _LOGS:
+        serves = function.__module__ == _LOGS
+        if not serves:
             for warning in misspelt_variables(os.environ):
                 warn(warning)
         try:
-            function(**options)
+            _complete(function)(**options)
         except SettingsError as error:
             exit_with_error(str(error))
+        except Exception as error:  # those that are not described are raised again
+            description = None if serves else describe_error(error)
+            if description is None:
+                raise
+            exit_with_error(description)
 
     return command
+
+
+def _complete(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function with all that it needs imported: an argument may look like `--help` and not be it."""
+    global HELP_ONLY
+    if not HELP_ONLY:
+        return function
+    HELP_ONLY = False
+    completed: Callable[..., None] = getattr(reload(sys.modules[function.__module__]), function.__name__)
+    return completed
 
 
 def _name(parameter: Any, ctx: Any) -> None:

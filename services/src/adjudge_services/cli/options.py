@@ -19,16 +19,19 @@ STDIN = "standard input"
 """Name of the file that holds standard input while a command runs, and what messages call it."""
 
 
-def copy_standard_input(context: typer.Context, value: Path | None) -> Path | None:
+def copy_standard_input(context: typer.Context, value: Any) -> Any:
     """Return the path of a file, or for `-` that of a copy of standard input, which is removed with the command.
 
-    A copy, because some commands read their input twice. Whether a file exists is asked here, since typer refuses `-`
-    where a file must exist.
+    A copy, because some commands read their input twice. Texts may also name something else, or end in `:-` after the
+    reader of a data set. Whether a `Path` exists is asked here, since typer refuses `-` where a file must exist.
     """
     if value is None or context.resilient_parsing:
         return value
-    if str(value) != "-":
-        if not value.exists():
+    if isinstance(value, list):
+        return [copy_standard_input(context, one) for one in value]
+    reader, colon, path = str(value).rpartition(":")
+    if path != "-":
+        if isinstance(value, Path) and not value.exists():
             raise typer.BadParameter(f"file '{value}' does not exist.")
         return value
     folder = TemporaryDirectory(prefix="adjudge-")
@@ -36,7 +39,7 @@ def copy_standard_input(context: typer.Context, value: Path | None) -> Path | No
     file = Path(folder.name, STDIN)
     with file.open("wb") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
-    return file
+    return file if isinstance(value, Path) else f"{reader}{colon}{file}"
 
 
 def input_argument(help: str, **more: Any) -> Any:
@@ -48,22 +51,6 @@ def input_argument(help: str, **more: Any) -> Any:
 def copy_input(context: typer.Context, value: str) -> str:
     """Like `copy_standard_input`, for a file that may also be in an object store (`s3://…`)."""
     return value if "://" in value else str(copy_standard_input(context, Path(value)))
-
-
-def copy_dataset(context: typer.Context, value: str) -> str:
-    """Like `copy_standard_input`, for a data set that is written as PATH or READER:PATH."""
-    reader, colon, path = value.rpartition(":")
-    return f"{reader}{colon}{copy_standard_input(context, Path(path))}" if path == "-" else value
-
-
-def copy_datasets(context: typer.Context, values: list[str]) -> list[str]:
-    """Like `copy_dataset`, for each of several arguments."""
-    return [copy_dataset(context, one) for one in values]
-
-
-def copy_one_of(context: typer.Context, values: list[str]) -> list[str]:
-    """Like `copy_standard_input`, for a list of files or names."""
-    return [str(copy_standard_input(context, Path(one))) if one == "-" else one for one in values]
 
 
 UrlOption = Annotated[
@@ -137,8 +124,8 @@ _LABELLED = (
     "Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for JSONL on "
     "standard input."
 )
-DatasetArgument = Annotated[str, typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_dataset)]
-DataArgument = Annotated[list[str], typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_datasets)]
+DatasetArgument = Annotated[str, typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]
+DataArgument = Annotated[list[str], typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]
 JudgeServiceOption = Annotated[
     str | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Consoles, JSON and error exits that all commands share."""
+"""Consoles, progress, JSON and error exits that all commands share."""
 
 import json
 import os
@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from adjudge_services.cli.options import STDIN
 
@@ -20,7 +22,8 @@ _PIPED_WIDTH = 180
 
 
 def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, emoji=False)  # `:thumbs_up:` in users' data stays as it is
+    # `:thumbs_up:` in users' data stays as it is, and a line on standard error stays one
+    console = Console(stderr=stderr, emoji=False, highlight=False, soft_wrap=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     return console
@@ -28,6 +31,18 @@ def _console(*, stderr: bool = False) -> Console:
 
 out = _console()
 err = _console(stderr=True)
+
+
+def print_line(line: str | Text, style: str | None = None) -> None:
+    """Print a line on standard output that stays one, such as a path."""
+    out.print(line, style=style, soft_wrap=True)
+
+
+def show_progress(*columns: ProgressColumn) -> Progress:
+    """Return a display of progress for a terminal, which otherwise shows nothing; by default a bar with time left."""
+    shown = columns or (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    description = TextColumn("{task.description}", markup=False)
+    return Progress(description, *shown, console=err, transient=True, disable=not err.is_terminal)
 
 
 def print_json(value: Any) -> None:
@@ -43,10 +58,10 @@ def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:
         shown_reason = same.setdefault(_REQUEST_ID.sub("", reason), reason)
         by_reason.setdefault(shown_reason, []).append(number)
     for reason, (first, *others) in by_reason.items():
-        err.print(f"[red]{escape(file_name(file))}:{first}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+        err.print(f"[red]{escape(file_name(file))}:{first}:[/] {escape(reason)}")
         if others:
             shown = ", ".join(map(str, others[:_LINES_SHOWN])) + (", …" if len(others) > _LINES_SHOWN else "")
-            err.print(f"  the same on {pluralize(len(others), 'more line')}: {shown}", highlight=False, soft_wrap=True)
+            err.print(f"  the same on {pluralize(len(others), 'more line')}: {shown}")
 
 
 _LINES_SHOWN = 10
@@ -80,13 +95,37 @@ def file_name(file: Path) -> str:
 
 def warn(message: str) -> None:
     """Print a warning on standard error."""
-    err.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print(f"[yellow]warning:[/] {escape(message)}")
 
 
 def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
     """Print an error on standard error and exit."""
-    err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]error:[/] {escape(message)}")
     raise typer.Exit(code)
+
+
+def describe_error(error: Exception) -> str | None:
+    """Return what to say about an error that a user can cause; None for any other."""
+    from pydantic import ValidationError
+
+    from adjudge_services.store import StartError
+    from judge_server.errors import EngineStartError, EngineUnavailable, ServiceError
+    from trainer_client import AdjudgeError
+    from trainer_client.wire.problems import field_errors
+
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors()))
+    if isinstance(error, ValueError | OSError | StartError | AdjudgeError | ServiceError):
+        return str(error)
+    if type(error) is LookupError:
+        return str(error.args[0])
+    from judge_server.fitting.calibrations import MissingExtraError  # with numpy, which takes long to import
+    from judge_server.generation.results import MatplotlibMissing
+    from judge_server.ledger.spool import QuarantineFull
+    from judge_server.models import ModelError
+
+    rare = EngineStartError | EngineUnavailable | MissingExtraError | MatplotlibMissing | ModelError | QuarantineFull
+    return str(error) if isinstance(error, rare) else None
 
 
 def format_seconds(seconds: float) -> str:

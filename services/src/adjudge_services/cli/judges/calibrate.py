@@ -3,18 +3,21 @@
 `adjudge cascade` and `adjudge panel` fit how the verdicts of several judges are combined, and measure the result.
 """
 
+from __future__ import annotations
+
 import asyncio
-import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
+from adjudge_services.cli.lazy import HELP_ONLY
 from adjudge_services.cli.options import (
     Asking,
     DataArgument,
@@ -25,8 +28,49 @@ from adjudge_services.cli.options import (
     Report,
     Rows,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_json, print_metrics
 from trainer_client.wire import VerdictRequest
+
+if not HELP_ONLY:
+    import numpy as np
+    from pydantic import TypeAdapter
+
+    from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
+    from adjudge_services.cli.judges.evaluate import (
+        judge_and_dataset,
+        judge_dataset,
+        judging_options,
+        load_examples,
+        write_report,
+    )
+    from adjudge_services.judges import references_by_judge
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import command_line_user, prepare_store, use_store
+    from adjudge_services.wiring import build_app
+    from judge_server.api.service import Service
+    from judge_server.evaluation.html import HEADINGS, cascade_html, format_estimate
+    from judge_server.evaluation.judging import Judgement
+    from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
+    from judge_server.evaluation.metrics import CascadePoint, Estimate, none_if_nan
+    from judge_server.evaluation.metrics import as_json as figures_as_json
+    from judge_server.evaluation.report import measured_verdicts
+    from judge_server.fitting.calibrations import before_and_after, calibrated_error, fit_calibration
+    from judge_server.fitting.cascades import (
+        TooFewVerdictsError,
+        cascade_curve,
+        digest_of_verdicts,
+        fit_band,
+        fit_dawid_skene,
+        mean_cost,
+        measure_panel,
+        pair_verdicts,
+        panel_items,
+    )
+    from judge_server.judging.calibration import StoredCalibration
+    from judge_server.judging.questions import JudgingConfig
+    from judge_server.scoring.judge import Judge
+    from rubric_store import CalibrationStore
+    from trainer_client.wire import JudgingOptions, UncertainBand
 
 
 def calibrate(
@@ -56,46 +100,25 @@ def calibrate(
     A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
     worse is not stored.
     """
-    from adjudge_services.cli.judges.calibrate_work import (
-        BAND,
-        calibrated_fingerprint,
-        calibration_json,
-        read_responses,
-        read_threshold,
-        show_calibration,
-        with_store,
-    )
-    from adjudge_services.cli.judges.evaluate_work import judge_and_dataset, judge_dataset, judging_options
-    from adjudge_services.store import StartError
-    from judge_server.errors import ServiceError
-    from judge_server.evaluation.labelled import DatasetError, half_of
-    from judge_server.evaluation.report import measured_verdicts
-    from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
-    from judge_server.judging.questions import JudgingConfig
-    from trainer_client import AdjudgeError
-    from trainer_client.wire import JudgingOptions
-
     asked = judging_options({"protocol": protocol, **options})
-    try:
-        judge, dataset = judge_and_dataset(judge, data)
-        _, responses = read_responses(dataset, rows, fitting=True)
-        judgements = judge_dataset(judge, responses, asked, asking)
-        accepted = [one for one in judgements if one.uncalibrated]
-        if not accepted and any(one.fingerprint for one in judgements):
-            raise ValueError("a cascade or panel has no calibration of its own; calibrate the judges it is made of")
-        if not accepted:
-            raise ValueError(f"no example was judged: {judgements[0].problem}")
-        measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
-        descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
-        fit, held = ([one for one in measured if half_of(one.row) == half] for half in ("fit", "held"))
-        chosen, calibration = fit_calibration(
-            fit, descriptions, name=name, method=method, threshold=read_threshold(threshold)
-        )
-        if uncertain_band is not None:
-            calibration = replace(calibration, uncertain_band=BAND.validate_python(uncertain_band))
-        figures = before_and_after(held, descriptions, calibration)
-    except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as error:
-        exit_with_error(str(error))
+    judge, dataset = judge_and_dataset(judge, data)
+    _, responses = read_responses(dataset, rows, fitting=True)
+    judgements = judge_dataset(judge, responses, asked, asking)
+    accepted = [one for one in judgements if one.uncalibrated]
+    if not accepted and any(one.fingerprint for one in judgements):
+        raise ValueError("a cascade or panel has no calibration of its own; calibrate the judges it is made of")
+    if not accepted:
+        raise ValueError(f"no example was judged: {judgements[0].problem}")
+    measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
+    descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
+    fit, held = ([one for one in measured if half_of(one.row) == half] for half in ("fit", "held"))
+    chosen, calibration = fit_calibration(
+        fit, descriptions, name=name, method=method, threshold=read_threshold(threshold)
+    )
+    if uncertain_band is not None:
+        band: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
+        calibration = replace(calibration, uncertain_band=band.validate_python(uncertain_band))
+    figures = before_and_after(held, descriptions, calibration)
     show_calibration(chosen, calibration, figures, len(held))
     if figures["difference"]["brier"].low > 0:
         exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
@@ -117,25 +140,19 @@ def calibrate(
         "measured": measured_on,
     }
     if "://" in judge:
-        try:
-            content["fingerprint"] = asyncio.run(calibrated_fingerprint(judge, name, content, config))
-        except (StartError, ServiceError, OSError) as problem:
-            exit_with_error(str(problem))
+        content["fingerprint"] = asyncio.run(calibrated_fingerprint(judge, name, content, config))
     version, added = with_store(lambda store: store.add(name, content))
     out.print(
         f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to apply it: "
-        f"ADJUDGE_CALIBRATIONS={name}@{version.version}, or an alias (`adjudge calibrations alias`)",
-        highlight=False,
+        f"ADJUDGE_CALIBRATIONS={name}@{version.version}, or an alias (`adjudge calibrations alias`)"
     )
 
 
 def calibrations(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the stored calibrations of judges, bands of cascades and error rates of panels, with their aliases."""
-    from adjudge_services.cli.judges.calibrate_work import with_store
-
     found = with_store(lambda store: store.versions())
     if as_json:
-        sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
+        print_json([{**one._asdict(), "created_at": str(one.created_at)} for one in found])
         return
     table = Table("calibration", "aliases", "model", "method", "verdicts", "stored (UTC)", header_style="bold")
     for one in found:
@@ -153,12 +170,10 @@ def calibrations(context: typer.Context, as_json: JsonOption = False) -> None:
 
 def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
     """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
-    from adjudge_services.cli.judges.calibrate_work import with_store
-
     found = with_store(lambda store: store.find(reference))
     if found is None:
         exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
-    sys.stdout.write(json.dumps({"name": found.name, "version": found.version, **found.content}, indent=2) + "\n")
+    print_json({"name": found.name, "version": found.version, **found.content})
 
 
 def alias(
@@ -167,10 +182,8 @@ def alias(
     version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
 ) -> None:
     """Point an alias at a version. Running services follow within ten seconds."""
-    from adjudge_services.cli.judges.calibrate_work import with_store
-
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
-    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
+    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}")
 
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
@@ -197,54 +210,24 @@ def cascade(
     The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
-    from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
-    from adjudge_services.cli.judges.calibrate_work import (
-        first_problem,
-        judge_member,
-        judges_of,
-        judging_config,
-        measured_figure,
-        points_json,
-        read_responses,
-        show_curve,
-        store_fitted,
-    )
-    from adjudge_services.cli.judges.evaluate_work import judging_options
-    from adjudge_services.store import StartError
-    from judge_server.evaluation.html import cascade_html
-    from judge_server.evaluation.labelled import DatasetError, half_of
-    from judge_server.fitting.calibrations import MissingExtraError
-    from judge_server.fitting.cascades import (
-        TooFewVerdictsError,
-        cascade_curve,
-        digest_of_verdicts,
-        fit_band,
-        mean_cost,
-        pair_verdicts,
-    )
-    from trainer_client import AdjudgeError
-
     asked = judging_options({"protocol": protocol, **options})
     band, why = None, ""
+    labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
+    of_small, of_large = (
+        judge_member(judge, member, responses, asked, asking)
+        for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
+    )
+    pairs = pair_verdicts(of_small, of_large)
+    fit, held = ([one for one in pairs if half_of(one.small.row) == half] for half in ("fit", "held"))
+    if not held:
+        raise ValueError(f"no verdict of both judges is left to measure on; {first_problem([of_small, of_large])}")
     try:
-        labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
-        of_small, of_large = (
-            judge_member(judge, member, responses, asked, asking)
-            for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
-        )
-        pairs = pair_verdicts(of_small, of_large)
-        fit, held = ([one for one in pairs if half_of(one.small.row) == half] for half in ("fit", "held"))
-        if not held:
-            raise ValueError(f"no verdict of both judges is left to measure on; {first_problem([of_small, of_large])}")
-        try:
-            band = fit_band(fit, error)
-        except TooFewVerdictsError as too_few:
-            why = str(too_few)
-        *curve, last = cascade_curve(held, mean_cost(of_small), mean_cost(of_large), [band] if band else [])
-        points = curve if band else [*curve, last]
-        chosen = last if band else None
-    except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as problem:
-        exit_with_error(str(problem))
+        band = fit_band(fit, error)
+    except TooFewVerdictsError as too_few:
+        why = str(too_few)
+    *curve, last = cascade_curve(held, mean_cost(of_small), mean_cost(of_large), [band] if band else [])
+    points = curve if band else [*curve, last]
+    chosen = last if band else None
     heading = {
         "data set": file_name(Path(dataset)),
         "small judge": small,
@@ -253,16 +236,13 @@ def cascade(
         "fitted on": f"{len(fit):,} verdicts, for at most {error:.1%} changed verdicts",
         "measured on": f"{len(held):,} verdicts of {len({one.small.row for one in held}):,} other rows",
     }
-    if report.html is not None:
-        report.html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
-        err.print(f"wrote {report.html}", highlight=False)
-    if report.as_json:
-        sys.stdout.write(
-            json.dumps(heading | {"points": points_json(points), "fitted": points_json([chosen] if chosen else [])})
-        )
-        sys.stdout.write("\n")
-    else:
-        show_curve(points, chosen, heading)
+    write_report(
+        heading,
+        {"points": points_json(points), "fitted": points_json([chosen] if chosen else [])},
+        report,
+        show=lambda: show_curve(points, chosen, heading),
+        page=lambda: cascade_html(points, chosen, heading),
+    )
     if band is None or chosen is None:
         exit_with_error(f"no band was fitted: {why}")
     if name is None:
@@ -276,7 +256,7 @@ def cascade(
         {
             "kind": "band",
             **judges_of([of_small, of_large]),
-            "config": judging_config(asked, protocol),
+            "config": JudgingConfig.of(JudgingOptions.model_validate(asked), protocol).recorded(),
             "low": band.low,
             "high": band.high,
             "error": error,
@@ -309,45 +289,22 @@ def panel(
     The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
-    from adjudge_services.cli.judges.calibrate_work import (
-        first_problem,
-        judge_member,
-        judges_of,
-        judging_config,
-        measured_figure,
-        panel_arrays,
-        read_responses,
-        show_panel,
-        store_fitted,
-    )
-    from adjudge_services.cli.judges.evaluate_work import judging_options
-    from adjudge_services.store import StartError
-    from judge_server.evaluation.labelled import DatasetError, half_of
-    from judge_server.fitting.cascades import digest_of_verdicts, fit_dawid_skene, measure_panel, panel_items
-    from trainer_client import AdjudgeError
-
     asked = judging_options({"protocol": protocol, **options})
-    try:
-        if len(judge) < 2:
-            raise ValueError("a panel has at least two judges; repeat --judge")
-        labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
-        answered = [judge_member(one, f"judge-{n}", responses, asked, asking) for n, one in enumerate(judge, 1)]
-        items = panel_items(answered)
-        fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
-        if not held:
-            raise ValueError(f"no verdict of all judges is left to measure on; {first_problem(answered)}")
-        fitted = fit_dawid_skene(*panel_arrays(fit, with_labels=not without_labels))
-        figures = measure_panel(held, judge, fitted.model)
-    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as problem:
-        exit_with_error(str(problem))
+    if len(judge) < 2:
+        raise ValueError("a panel has at least two judges; repeat --judge")
+    labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
+    answered = [judge_member(one, f"judge-{n}", responses, asked, asking) for n, one in enumerate(judge, 1)]
+    items = panel_items(answered)
+    fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
+    if not held:
+        raise ValueError(f"no verdict of all judges is left to measure on; {first_problem(answered)}")
+    fitted = fit_dawid_skene(*panel_arrays(fit, with_labels=not without_labels))
+    figures = measure_panel(held, judge, fitted.model)
     rates = list(zip(judge, fitted.model.sensitivity, fitted.model.specificity, strict=True))
     shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
     if as_json:
-        from judge_server.evaluation.metrics import as_json as figures_as_json
-
         measured = {one: figures_as_json(of) for one, of in figures.items()}
-        sys.stdout.write(json.dumps({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}))
-        sys.stdout.write("\n")
+        print_json({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured})
     else:
         show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
     if name is None:
@@ -357,7 +314,7 @@ def panel(
         {
             "kind": "dawid-skene",
             **judges_of(answered),
-            "config": judging_config(asked, protocol),
+            "config": JudgingConfig.of(JudgingOptions.model_validate(asked), protocol).recorded(),
             **asdict(fitted.model),
             "labels": 0 if without_labels else len(fit),
             "fitted_on": digest_of_verdicts([[one.verdicts[place] for one in fit] for place in range(len(judge))]),
@@ -369,4 +326,181 @@ def panel(
             },
         },
         'a panel\'s "dawid_skene"',
+    )
+
+
+Result = TypeVar("Result")
+
+
+async def calibrated_fingerprint(engine_url: str, name: str, content: Mapping[str, Any], config: JudgingConfig) -> str:
+    """Start an engine, apply a calibration to it that is not stored yet, and return the judge's fingerprint.
+
+    Raises:
+        StartError: the engine does not start.
+        InvalidRequest: the calibration does not hold for the engine.
+    """
+    settings = Settings.with_options(engine_url=engine_url, calibrations=None).model_copy(
+        update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
+    )
+    await prepare_store(settings)
+    app = build_app(settings, wait_for_judge=True)
+    async with app.router.lifespan_context(app):
+        service: Service = app.state.service
+        judge = service.ready_judge()
+        assert isinstance(judge, Judge), "a cascade or panel has no calibration of its own"
+        judge.stored_calibrations = [StoredCalibration.model_validate({**content, "name": name, "version": 1})]
+        return judge.prepared(config).fingerprint
+
+
+def read_threshold(text: str) -> float | Literal["balanced"]:
+    """Read `--threshold`: a number, or `balanced`."""
+    if text == "balanced":
+        return "balanced"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--threshold is {text!r}; write a number between 0 and 1, or balanced") from None
+
+
+def calibration_json(calibration: Any) -> dict[str, Any]:
+    """A calibration as JSON."""
+    content: dict[str, Any] = TypeAdapter(type(calibration)).dump_python(calibration, mode="json")
+    if calibration.uncertain_band is None:
+        del content["uncertain_band"]
+    return content
+
+
+def show_calibration(method: str, calibration: Any, figures: Any, held: int) -> None:
+    """Print the figures before and after calibration."""
+    moved = figures["difference"]["brier"]
+    better = "Better calibrated" if moved.high < 0 else "Worse calibrated" if moved.low > 0 else "No better calibrated"
+    out.print(
+        f"[bold]{better} on {held:,} verdicts that it was not fitted on: Brier score {format_estimate(moved, 3)}.[/]"
+    )
+    own = f", with maps of their own for {len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
+    out.print(f"{method}, fitted on {calibration.items:,} verdicts{own}; measured on {held:,} others")
+    print_metrics(
+        {
+            column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
+            for column in ("raw", "calibrated", "difference")
+        }
+    )
+
+
+def with_store(use: Callable[[CalibrationStore], Coroutine[Any, Any, Result]]) -> Result:
+    """Use the store of calibrations, bands and error rates, as the user of the command line."""
+    return use_store(partial(CalibrationStore, actor=command_line_user), use)
+
+
+def panel_arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
+    """Return the verdicts and labels of items as `fit_dawid_skene` takes them."""
+    votes = np.array([[int(one.score >= 0.5) for one in item.verdicts] for item in items], dtype=np.int8)
+    return votes, np.array([int(item.met) for item in items], dtype=np.int8) if with_labels else None
+
+
+def read_responses(dataset: str, rows: Rows, *, fitting: bool) -> tuple[str, list[LabelledResponse]]:
+    """Read the labelled responses of a data set; return who labelled them, too."""
+    labelled_by, examples = load_examples(dataset, rows, fitting=fitting)
+    responses = [one for one in examples if isinstance(one, LabelledResponse)]
+    if not responses:
+        raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")
+    return labelled_by, responses
+
+
+def judge_member(
+    judge: str,
+    member: str,
+    responses: Sequence[LabelledResponse],
+    options: Mapping[str, Any],
+    asking: Asking,
+) -> list[Judgement]:
+    """Judge with one member; an engine gets the calibrations that ADJUDGE_CALIBRATIONS has under the member's name."""
+    calibration = None
+    if "://" in judge:
+        calibration = " ".join(references_by_judge(Settings().calibrations).get(member, []))
+    return judge_dataset(judge, responses, options, asking, calibration=calibration)
+
+
+def first_problem(answered: Sequence[Sequence[Judgement]]) -> str:
+    """Why the first example was not judged."""
+    problems = [one.problem for judged in answered for one in judged if one.problem]
+    return problems[0] if problems else "label more rows, and see `adjudge evaluate` for each judge"
+
+
+def judges_of(answered: Sequence[Sequence[Judgement]]) -> dict[str, list[str]]:
+    """Fingerprints and models of the judges."""
+    known = [next(one for one in judged if one.fingerprint) for judged in answered]
+    return {"judges": [one.fingerprint for one in known], "models": [one.model for one in known]}
+
+
+def store_fitted(name: str, content: Mapping[str, Any], where: str) -> None:
+    """Store what was fitted, and say how to use it."""
+    version, added = with_store(lambda store: store.add(name, content))
+    out.print(
+        f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to use it, write it as {where} in the "
+        "settings, or an alias (`adjudge calibrations alias`)"
+    )
+
+
+def measured_figure(one: Estimate, n: int) -> dict[str, float | None]:
+    """A figure as it is stored."""
+    return {**{key: none_if_nan(value) for key, value in one._asdict().items()}, "n": n}
+
+
+def points_json(points: Sequence[CascadePoint]) -> list[dict[str, Any]]:
+    """Points of a cascade's curve as JSON."""
+    figures = ("escalated", "agreement", "balanced_accuracy", "accuracy")
+    costs = ("seconds", "tokens_computed", "calls")
+    return [
+        {
+            "band": [one.band.low, one.band.high],
+            **figures_as_json({name: getattr(one, name) for name in figures}),
+            **{name: none_if_nan(getattr(one, name)) for name in costs},
+        }
+        for one in points
+    ]
+
+
+def show_curve(points: Sequence[CascadePoint], chosen: CascadePoint | None, heading: Mapping[str, Any]) -> None:
+    """Print the curve of a cascade."""
+    if chosen is not None:
+        band = f"{chosen.band.low:.3f} to {chosen.band.high:.3f}"
+        out.print(
+            f"[bold]The band {band} asks the large judge about {chosen.escalated.value:.0%} of the verdicts, and "
+            f"agrees with it on {chosen.agreement.value:.0%}, for {chosen.calls:.2f} calls a judgement.[/]"
+        )
+    for key, text in heading.items():
+        out.print(f"{key}: {escape(str(text))}")
+    table = Table("band", header_style="bold")
+    for column in ("escalated", "agreement", "balanced accuracy", "calls"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in [*points, *([chosen] if chosen is not None else [])]:
+        table.add_row(
+            f"{one.band.low:.3f}–{one.band.high:.3f}{' ●' if one is chosen else ''}",
+            f"{one.escalated.value:.2f}",
+            *[format_estimate(getattr(one, n)) for n in ("agreement", "balanced_accuracy")],
+            f"{one.calls:.2f}",
+        )
+    out.print(table)
+    out.print(
+        "Agreement is with the large judge. --json has the intervals, seconds and tokens of each band."
+        + (" ● is the fitted band." if chosen is not None else "")
+    )
+
+
+def show_panel(
+    dataset: str, labelled_by: str, fit: int, held: int, rates: Mapping[str, Any], figures: Mapping[str, Any]
+) -> None:
+    """Print the figures of a panel."""
+    best = max(figures, key=lambda name: figures[name]["balanced_accuracy"].value)
+    accuracy = format_estimate(figures[best]["balanced_accuracy"])
+    out.print(f"[bold]Best: {escape(best)}, balanced accuracy {accuracy}.[/]")
+    out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
+    shown = ("balanced_accuracy", "auroc", "brier")
+    errors = {name: {one: f"{of[one]:.2f}" for one in ("sensitivity", "specificity")} for name, of in rates.items()}
+    print_metrics(
+        {
+            name: {HEADINGS[figure]: format_estimate(of[figure]) for figure in shown} | errors.get(name, {})
+            for name, of in figures.items()
+        }
     )

@@ -1,23 +1,41 @@
 """`adjudge bakeoff` and `adjudge judges compare`: judges on one labelled data set, or on the responses of one run."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.options import (
-    Asking,
-    DatasetArgument,
-    JsonOption,
-    MeasuredRows,
-    Report,
-)
-from adjudge_services.cli.output import exit_with_error, file_name
+from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.options import Asking, DatasetArgument, JsonOption, MeasuredRows, Report
+from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
+
+if not HELP_ONLY:
+    from adjudge_services.cli.judge_choice import judge_label
+    from adjudge_services.cli.judges.evaluate import (
+        judge_contenders,
+        judge_dataset,
+        judging_options,
+        load_examples,
+        measured_now,
+        read_run,
+        write_report,
+    )
+    from judge_server.evaluation.bakeoff import COSTS, BakeOff, Contender, bake_off
+    from judge_server.evaluation.comparing import JudgeComparison, compare_judges
+    from judge_server.evaluation.html import COST_DIGITS, QUALITY_HEADINGS, bakeoff_html, format_estimate, names_of
+    from judge_server.evaluation.metrics import UNDEFINED
+    from judge_server.evaluation.report import FEW_ROWS
+    from trainer_client.wire.options import request_options
 
 
 def bakeoff(
@@ -42,27 +60,13 @@ def bakeoff(
     The contenders are all combinations of the repeated options; the first value of each makes the first contender, with
     which the others are compared. An interrupted bake-off continues where it stopped.
     """
-    from adjudge_services.cli.judges.compare_work import combinations, show_bakeoff
-    from adjudge_services.cli.judges.evaluate_work import judge_contenders, load_examples, measured_now, write_report
-    from adjudge_services.store import StartError
-    from judge_server.evaluation.bakeoff import bake_off
-    from judge_server.evaluation.html import bakeoff_html
-    from judge_server.evaluation.labelled import DatasetError
-    from trainer_client import AdjudgeError
-
-    try:
-        contenders = combinations(judge, axes)
-    except ValueError as error:
-        exit_with_error(str(error))
+    contenders = combinations(judge, axes)
     if len(contenders) < 2:
         exit_with_error(
             "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
-    try:
-        labelled_by, examples = load_examples(dataset, rows)
-    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
-        exit_with_error(str(error))
+    labelled_by, examples = load_examples(dataset, rows)
     answered = asyncio.run(judge_contenders(contenders, examples, asking))
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
@@ -107,35 +111,17 @@ def compare(
     share of advantages that flip lies below --most-flipped, so that a pipeline can stop a switch that is not shown to
     be harmless. Verdicts of programs are kept as they were recorded.
     """
-    from adjudge_services.cli.judges.compare_work import show_comparison
-    from adjudge_services.cli.judges.evaluate_work import judge_dataset, judging_options, read_run, write_report
-    from adjudge_services.store import StartError
-    from judge_server.evaluation.comparing import compare_judges
-    from judge_server.evaluation.labelled import DatasetError
-    from trainer_client import AdjudgeError
-
     kind, _, run = on.partition(":")
     if kind != "run":
         exit_with_error(f"--on is {on!r}; write run:NAME")
-    try:
-        groups = asyncio.run(read_run(run, project, sample))
-        responses = [response for group in groups for response in group.responses]
-        protocol = groups[0].protocol
-        sides = []
-        for judge, template, calibration in ((a, a_template, a_calibration), (b, b_template, b_calibration)):
-            options = judging_options({"protocol": protocol, "template": template})
-            sides.append(
-                judge_dataset(
-                    judge,
-                    responses,
-                    options,
-                    asking,
-                    calibration=calibration,
-                )
-            )
-        found = compare_judges(groups, *sides)
-    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
-        exit_with_error(str(error))
+    groups = asyncio.run(read_run(run, project, sample))
+    responses = [response for group in groups for response in group.responses]
+    protocol = groups[0].protocol
+    sides = []
+    for judge, template, calibration in ((a, a_template, a_calibration), (b, b_template, b_calibration)):
+        options = judging_options({"protocol": protocol, "template": template})
+        sides.append(judge_dataset(judge, responses, options, asking, calibration=calibration))
+    found = compare_judges(groups, *sides)
     names = [next((one.model for one in side if one.model), "") for side in sides]
     write_report(
         {"run": run, "a": names[0], "b": names[1]},
@@ -145,3 +131,121 @@ def compare(
     )
     if found.exceeds(most_flipped):
         raise typer.Exit(1)
+
+
+_DEFAULT_TEMPLATE = "default"
+
+
+def combinations(judge: Sequence[str], given: Mapping[str, Sequence[Any]]) -> list[Contender]:
+    """Return every combination of judges and options, each once; names tell apart what differs."""
+    axes = {name: list(dict.fromkeys(values)) for name, values in given.items()}
+    defaults = {"template": _DEFAULT_TEMPLATE} | {
+        name: option.schema.get("default")
+        for name, option in request_options(VerdictRequest).items()
+        if name != "template"
+    }
+    judges = list(dict.fromkeys(judge))
+    found = []
+    for chosen in product(judges, *axes.values()):
+        asked = dict(zip(axes, chosen[1:], strict=True))
+        parts = [judge_label(chosen[0])] if len(judges) > 1 else []
+        parts += [_describe(name, value) for name, value in asked.items() if len(axes[name]) > 1]
+        options = judging_options({name: value for name, value in asked.items() if value != defaults[name]})
+        found.append(Contender(", ".join(parts) or judge_label(chosen[0]), chosen[0], options))
+    return found
+
+
+def _describe(name: str, value: Any) -> str:
+    if name == "rationale":
+        return "reasons first" if value else "no reasons"
+    if name == "criteria_per_call":
+        return f"{value} a call"
+    if name == "votes":
+        return f"{value} vote{'s' if value > 1 else ''}"
+    if name == "protocol":
+        return str(value)
+    return f"{'templates' if name == 'template' else name.replace('_', ' ')} {value}"
+
+
+def show_bakeoff(found: BakeOff, heading: Mapping[str, Any]) -> None:
+    """Print the contenders, and which is best."""
+
+    def figures(quality: Mapping[str, Any], cost: Mapping[Any, Any]) -> dict[str, str]:
+        shown = {QUALITY_HEADINGS[name]: format_estimate(quality.get(name, UNDEFINED)) for name in names_of(found)}
+        costs = {
+            name.replace("_", " "): format_estimate(cost.get(name, UNDEFINED), COST_DIGITS[name]) for name in COSTS
+        }
+        return shown | costs
+
+    out.print(f"[bold]{escape(_best(found))}[/]")
+    out.print(f"{heading['data set']}: {heading['examples']}; labels by {heading['labels by']}")
+    measured = [one for one in found.results if not one.problem]
+    print_metrics(
+        {
+            f"{one.contender.name}{' ●' if one.on_front else ''}": {"verdicts": f"{one.n:,}"}
+            | ({"failed": f"{one.failed:,}"} if one.failed else {})
+            | ({"refused": f"{one.refused:,}"} if one.refused else {})
+            | figures(one.quality, one.cost)
+            for one in measured
+        }
+    )
+    cost = found.cost.replace("_", " ")
+    out.print(
+        f"● no other contender has as much {QUALITY_HEADINGS[found.quality]} for fewer {cost}, or more for as many"
+    )
+    compared = {one.contender.name: one.differences for one in measured if one.differences is not None}
+    if compared:
+        out.print(f"minus {escape(measured[0].contender.name)}, over the verdicts that all have:")
+        print_metrics(
+            {name: {"verdicts": f"{one.n:,}"} | figures(one.quality, one.cost) for name, one in compared.items()}
+        )
+    if any(0 < one.rows < FEW_ROWS for one in found.results):
+        out.print(f"With fewer than {FEW_ROWS} rows, the intervals are too narrow.", style="yellow")
+    for one in found.results:
+        if one.problem:
+            print_line(f"[red]{escape(one.contender.name)}:[/] {escape(one.problem)}")
+
+
+def _best(found: BakeOff) -> str:
+    """Say in a sentence which contender is best, and whether it can be told from the first."""
+    measured = [one for one in found.results if not isnan(one.quality.get(found.quality, UNDEFINED).value)]
+    if not measured:
+        return "No contender could be measured."
+    best = max(measured, key=lambda one: one.quality[found.quality].value)
+    quality = f"{QUALITY_HEADINGS[found.quality]} {format_estimate(best.quality[found.quality])}"
+    said = f"Best: {best.contender.name}, {quality}"
+    if best.differences is None:
+        return f"{said}."
+    moved = best.differences.quality.get(found.quality, UNDEFINED)
+    told = "better than" if moved.low > 0 else "not distinguishable from"
+    return f"{said}; {told} {measured[0].contender.name} ({format_estimate(moved)})."
+
+
+def show_comparison(found: JudgeComparison, title: str, most_flipped: float) -> None:
+    """Print how the judges differ."""
+    why = found.exceeds(most_flipped)
+    if why:
+        out.print(f"[bold red]Not shown to be harmless[/]: {escape(why)}.")
+    else:
+        high = found.advantage_flipped.high
+        out.print(f"[bold green]Harmless on this sample[/]: at most {high:.1%} of the advantages change.")
+    out.print(f"[bold]{escape(title)}[/]")
+    counts = f"{found.groups} groups, {found.responses} responses, {found.verdicts} verdicts"
+    out.print(f"{counts}; without a reward: {found.unscored_a} → {found.unscored_b}")
+    figures = (
+        ("advantages that change sign, vanish or appear", found.advantage_flipped),
+        ("groups whose rewards are all equal only after", found.spread_lost),
+        ("groups whose rewards were all equal only before", found.spread_gained),
+        ("groups with another best response", found.best_changed),
+        ("verdicts that turn", found.turned),
+        ("mean reward, before", found.reward_a),
+        ("mean reward, after", found.reward_b),
+        ("shift of the reward", found.reward_shift),
+        ("rank correlation of rewards", found.reward_correlation),
+        ("distance of advantages", found.advantage_distance),
+        *(
+            (f"criterion {escape(name)}, n={n}: verdicts that turn", turned)
+            for name, (turned, n) in list(found.by_criterion.items())[:10]
+        ),
+    )
+    print_metrics({"value [95% interval]": {name: format_estimate(value, 3) for name, value in figures}})

@@ -15,21 +15,19 @@ import typer
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    TaskID,
+    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json
+from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
 from judge_server.models import (
     DEFAULT,
     DownloadProgress,
     ModelEntry,
-    ModelError,
     ModelState,
     fetch,
     installed_path,
@@ -47,69 +45,43 @@ _STYLES = {
 }
 
 
-class _Bar:
-    """Progress on a terminal: one bar with bytes, rate and time left."""
-
-    def __init__(self, bar: RichProgress, task: TaskID) -> None:
-        self._bar, self._task = bar, task
-
-    def stage(self, text: str) -> None:
-        """Name the phase before the bar."""
-        self._bar.update(self._task, description=text)
-
-    def note(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def advance(self, done: int, total: int | None) -> None:
-        """Move the bar."""
-        amount = f"{done / 1e6:,.0f}" + (f" of {total / 1e6:,.0f} MB" if total else " MB")
-        self._bar.update(self._task, completed=done, total=total, amount=amount)
-
-
-class _Lines:
-    """Progress in a log: a line per phase, then one per tenth, at most one every five seconds."""
+class _Display:
+    """Progress of a download: a bar on a terminal; in a log a line per phase, and one per tenth, five seconds apart."""
 
     _SECONDS = 5.0
 
-    def __init__(self) -> None:
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._task = bar, bar.add_task("", total=None, amount="")
         self._last_line_at = time.monotonic()
         self._tenth = 0
 
     def stage(self, text: str) -> None:
-        """Print a line."""
-        typer.echo(text, err=True)
+        """Name the phase before the bar, or print it."""
+        self._bar.update(self._task, description=text)
+        if self._bar.disable:
+            self.note(text)
 
     def note(self, text: str) -> None:
-        """Print a line."""
-        typer.echo(text, err=True)
+        """Print a line above the bar."""
+        err.print(text, markup=False)
 
     def advance(self, done: int, total: int | None) -> None:
-        """Print a line if it is due."""
-        tenth = 10 * done // total if total else 0
-        now = time.monotonic()
-        if now - self._last_line_at < self._SECONDS or (total and tenth == self._tenth):
-            return
-        self._last_line_at, self._tenth = now, tenth
-        share = f" of {format_bytes(total)} ({10 * tenth} %)" if total else ""
-        typer.echo(f"{format_bytes(done)}{share}", err=True)
+        """Move the bar, or print a line if it is due."""
+        amount = f"{done / 1e6:,.0f}" + (f" of {total / 1e6:,.0f} MB" if total else " MB")
+        self._bar.update(self._task, completed=done, total=total, amount=amount)
+        tenth, now = 10 * done // total if total else 0, time.monotonic()
+        due = now - self._last_line_at >= self._SECONDS and not (total and tenth == self._tenth)
+        if self._bar.disable and due:
+            self._last_line_at, self._tenth = now, tenth
+            self.note(f"{format_bytes(done)}{f' of {format_bytes(total)} ({10 * tenth} %)' if total else ''}")
 
 
 @contextmanager
 def _progress_display() -> Iterator[DownloadProgress]:
     """A progress display for standard error: a bar on a terminal, else lines."""
-    if not err.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[amount]}"),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with RichProgress(*columns, console=err, transient=True) as bar:
-        yield _Bar(bar, bar.add_task("", total=None, amount=""))
+    columns = (TextColumn("{task.fields[amount]}"), TransferSpeedColumn(), TimeRemainingColumn())
+    with show_progress(BarColumn(bar_width=None), *columns) as bar:
+        yield _Display(bar)
 
 
 def pull(
@@ -125,8 +97,6 @@ def pull(
     try:
         with _progress_display() as progress:
             path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
-    except ModelError as error:
-        exit_with_error(str(error))
     except KeyboardInterrupt:
         typer.echo("Stopped. Run the same command again to resume.", err=True)
         raise typer.Exit(130) from None
@@ -149,17 +119,14 @@ def list_models(
     for entry in entries:
         table.add_row(escape(entry.name), format_bytes(entry.size), _state(entry), entry.licence, entry.note)
     out.print(table)
-    out.print(f"in {models_dir()}", style="dim", soft_wrap=True)
+    print_line(f"in {models_dir()}", style="dim")
 
 
 def path(
     model: Annotated[str, typer.Argument(help="A name from the list, hf://…, or a path.")] = DEFAULT,
 ) -> None:
     """Print the path of a model; fail if it is not present."""
-    try:
-        target = parse_model_reference(model)
-    except ModelError as error:
-        exit_with_error(str(error))
+    target = parse_model_reference(model)
     found = target if isinstance(target, Path) else installed_path(target)
     if found is None or not found.is_file():
         exit_with_error(f"{model} is missing or incomplete. Fetch it: adjudge models pull {model}")

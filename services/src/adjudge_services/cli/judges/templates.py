@@ -3,6 +3,8 @@
 The rules for templates are in `judge_server.prompts.library`.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,20 +12,32 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.lazy import HELP_ONLY
 from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import exit_with_error, out, print_json
+from adjudge_services.cli.output import exit_with_error, out, print_json, print_line
+
+if not HELP_ONLY:
+    from adjudge_services.settings import Settings
+    from judge_server.prompts.library import (
+        ALLOWED_VARIABLES,
+        REQUIRED_VARIABLES,
+        SET_FILE,
+        InvalidTemplate,
+        TemplateLibrary,
+        builtin_sets,
+        builtin_templates,
+        list_templates,
+        load_set,
+        read_declaration,
+        read_template,
+    )
 
 
 def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder of templates.")]) -> None:
     """Check a template set file by file, including set.toml. Exits with 1 if any file is invalid."""
-    from judge_server.prompts.library import SET_FILE, InvalidTemplate, list_templates, read_declaration, read_template
-
     failed = False
     folder = folder.resolve()
-    try:
-        paths = list_templates(folder)
-    except InvalidTemplate as error:
-        exit_with_error(str(error))
+    paths = list_templates(folder)
     declared = folder / SET_FILE
     for path in [*paths, declared] if declared.exists() else paths:
         try:
@@ -33,9 +47,9 @@ def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder 
                 read_template(path)
         except InvalidTemplate as error:
             failed = True
-            out.print(f"[bold red]wrong[/]  {escape(str(error))}", highlight=False, soft_wrap=True)
+            print_line(f"[bold red]wrong[/]  {escape(str(error))}")
         else:
-            out.print(f"[green]ok[/]     {escape(f'{path.parent.name}/{path.name}')}", highlight=False, soft_wrap=True)
+            print_line(f"[green]ok[/]     {escape(f'{path.parent.name}/{path.name}')}")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -46,8 +60,6 @@ def show(
     ] = None,
 ) -> None:
     """Print a built-in template, or list the templates with their variables."""
-    from judge_server.prompts.library import ALLOWED_VARIABLES, REQUIRED_VARIABLES, builtin_templates
-
     if set_name is not None:
         _show_of_set(set_name, name)
         return
@@ -66,8 +78,6 @@ def show(
 
 def _show_of_set(set_name: str, name: str | None) -> None:
     """Print a file of a built-in set, or the names of its files."""
-    from judge_server.prompts.library import builtin_sets
-
     shipped = builtin_sets()
     if set_name not in shipped:
         exit_with_error(f"there is no built-in set {set_name!r}; use one of {', '.join(sorted(shipped))}")
@@ -79,9 +89,6 @@ def _show_of_set(set_name: str, name: str | None) -> None:
 
 def list_sets(as_json: JsonOption = False) -> None:
     """List the template sets that requests can name: the built-in ones, and those in ADJUDGE_TEMPLATES_DIR."""
-    from adjudge_services.settings import Settings
-    from judge_server.prompts.library import InvalidTemplate, TemplateLibrary, builtin_sets, load_set
-
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
         exit_with_error(

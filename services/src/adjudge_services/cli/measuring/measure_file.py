@@ -1,6 +1,6 @@
 """Measure the responses of files with a judge, alone or compared in pairs.
 
-`measure_lines` turns a file's groups into judged trajectories: final answers compared, rewards by a rubric, steps
+`FileMeasuring` turns a file's groups into judged trajectories: final answers compared, rewards by a rubric, steps
 judged one by one. `compare_sides` has the judge compare the responses of two files or runs to the same prompts, in both
 orders.
 """
@@ -26,7 +26,7 @@ from judge_server.measuring.trajectories import (
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
 from trainer_client.measures import self_bleu
-from trainer_client.text.loops import loops
+from trainer_client.text.loops import LoopSigns, loops
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
@@ -44,26 +44,13 @@ from trainer_client.wire.groups import ResponseLike, as_response
 StepScores = tuple[float | None, ...]
 
 
-async def measure_lines(
-    client: AsyncClient,
-    lines: Sequence[MeasuredLine],
-    rubric: Any,
-    *,
-    mode: RewardMode,
-    steps: bool,
-    concurrency: int,
-    deadline_s: float,
-    limits: LoopLimits,
-    embeddings: EmbeddingEndpoint | None = None,
-    judge: str | None = None,
-) -> tuple[list[ProblemResponses], dict[int, str]]:
-    """Judge lines; return the problem of each line, and the reasons of the lines that could not be judged.
+@dataclass(frozen=True, slots=True)
+class FileMeasuring:
+    """How the lines of a file are judged and measured.
 
-    A line that could not be judged keeps the figures that need no judge.
-
-    Args:
+    Attributes:
         client: a client of the service.
-        lines: the groups; final answers are compared with the `ground_truth` of those that have one.
+        judge: the judge's name; None for the service's default.
         rubric: the rubric of lines without one of their own; without any rubric a line has no rewards, unless the mode
             needs none.
         mode: the mode of the rewards.
@@ -72,30 +59,109 @@ async def measure_lines(
         deadline_s: seconds that one response may take.
         limits: the limits from which a text counts as looping.
         embeddings: the endpoint for the semantic distance; None skips it.
-        judge: the judge's name; None for the service's default.
-
-    Raises:
-        ConnectionFailed: the service cannot be reached.
     """
-    failed: dict[int, str] = {}
-    known = [line for line in lines if line.group.ground_truth]
-    correct = await _scored(client, known, {"mode": "outcome", "judge": judge}, concurrency, deadline_s, failed)
-    lines_with_rubric = [
-        line
-        for line in lines
-        if rubric is not None or line.group.rubric is not None or (mode in NEEDS_NO_RUBRIC and mode != "outcome")
-    ]
-    options = {"mode": mode, "rubric": rubric, "judge": judge}
-    rewards = await _scored(client, lines_with_rubric, options, concurrency, deadline_s, failed)
-    criteria = await _criteria(client, lines_with_rubric, rubric, failed)
-    found = await _steps(client, lines, judge, concurrency, deadline_s, failed) if steps else {}
-    problems = [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines]
-    if embeddings is not None:
-        texts = [_texts(line.group) for line in lines]
-        problems, why = await with_distances(embeddings, problems, texts, concurrency)
-        for place, reason in why.items():
-            failed.setdefault(lines[place].number, reason)
-    return problems, failed
+
+    client: AsyncClient
+    judge: str | None
+    rubric: Any
+    mode: RewardMode
+    steps: bool
+    concurrency: int
+    deadline_s: float
+    limits: LoopLimits
+    embeddings: EmbeddingEndpoint | None = None
+
+    async def measure(self, lines: Sequence[MeasuredLine]) -> tuple[list[ProblemResponses], dict[int, str]]:
+        """Judge lines; return the problem of each line, and the reasons of the lines that could not be judged.
+
+        Final answers are compared with the `ground_truth` of lines that have one. A line that could not be judged keeps
+        the figures that need no judge.
+
+        Raises:
+            ConnectionFailed: the service cannot be reached.
+        """
+        failed: dict[int, str] = {}
+        correct = await self._scored([line for line in lines if line.group.ground_truth], {"mode": "outcome"}, failed)
+        needs_rubric = self.mode not in NEEDS_NO_RUBRIC or self.mode == "outcome"
+        rewarded = [line for line in lines if self._rubric_of(line) is not None or not needs_rubric]
+        rewards = await self._scored(rewarded, {"mode": self.mode, "rubric": self.rubric}, failed)
+        criteria = await self._criteria(rewarded, failed)
+        steps = await self._steps(lines, failed) if self.steps else {}
+        scored, problems = (correct, rewards), []
+        for line in lines:
+            texts = _texts(line.group)
+            trajectories = []
+            for place, text in enumerate(texts):
+                outcome, by_rubric = (found[line.number][place] if line.number in found else None for found in scored)
+                one = _trajectory(
+                    loops(text, **self.limits._asdict()), outcome, by_rubric, criteria.get(line.number, {})
+                )
+                likelihoods = None if line.likelihoods is None else line.likelihoods[place]
+                trajectories.append(replace(one, steps=steps.get((line.number, place)), likelihoods=likelihoods))
+            problems.append(ProblemResponses(tuple(trajectories), self_bleu(texts) if len(texts) > 1 else None))
+        if self.embeddings is not None:
+            all_texts = [_texts(line.group) for line in lines]
+            problems, why = await with_distances(self.embeddings, problems, all_texts, self.concurrency)
+            failed = {lines[place].number: reason for place, reason in why.items()} | failed
+        return problems, failed
+
+    def _rubric_of(self, line: MeasuredLine) -> Any:
+        return line.group.rubric or self.rubric
+
+    async def _scored(
+        self, lines: Sequence[MeasuredLine], options: dict[str, Any], failed: dict[int, str]
+    ) -> dict[int, tuple[ResponseReward, ...]]:
+        asked = options | {"judge": self.judge, "deadline_s": self.deadline_s}
+        scored = await score_groups(self.client, lines, asked, concurrency=self.concurrency, advance=lambda: None)
+        for number, reason in scored.refused.items():
+            failed.setdefault(number, reason)
+        return {number: group.responses for number, group in scored.groups.items()}
+
+    async def _criteria(
+        self, lines: Sequence[MeasuredLine], failed: dict[int, str]
+    ) -> dict[int, Mapping[str, Criterion]]:
+        """The criteria by id of each line's rubric; a referenced rubric is fetched once."""
+        found: dict[int, Mapping[str, Criterion]] = {}
+        fetched: dict[str, Sequence[Criterion]] = {}
+        for line in lines:
+            rubric = self._rubric_of(line)
+            try:
+                if isinstance(rubric, str) and rubric not in fetched:
+                    fetched[rubric] = (await self.client.rubric(rubric)).criteria
+            except AdjudgeError as error:
+                failed.setdefault(line.number, str(error))
+                continue
+            criteria = () if rubric is None else fetched[rubric] if isinstance(rubric, str) else rubric.criteria
+            found[line.number] = {each.id: each for each in criteria}
+        return found
+
+    async def _steps(self, lines: Sequence[MeasuredLine], failed: dict[int, str]) -> dict[tuple[int, int], StepScores]:
+        slots = asyncio.Semaphore(self.concurrency)
+        places = [(line, place) for line in lines for place in range(len(line.group.responses))]
+        results = await asyncio.gather(*(self._steps_of(line.group, place, slots) for line, place in places))
+        found: dict[tuple[int, int], StepScores] = {}
+        for (line, place), result in zip(places, results, strict=True):
+            if isinstance(result, AdjudgeError):
+                failed.setdefault(line.number, str(result))
+            else:
+                found[line.number, place] = result
+        return found
+
+    async def _steps_of(self, group: Group, place: int, slots: asyncio.Semaphore) -> StepScores | AdjudgeError:
+        context = {"ground_truth": group.ground_truth, "reference_answer": group.reference_answer}
+        groups = step_groups(_prompt(group), _text(group, place, strip=True), **context)
+        if not groups:
+            return ()
+        async with slots:
+            try:
+                answer = await self.client.verdicts(
+                    groups, {"criteria": [STEP_CRITERION]}, judge=self.judge, deadline_s=self.deadline_s
+                )
+            except ConnectionFailed:
+                raise
+            except AdjudgeError as error:
+                return error
+        return tuple([verdict.score for each in answer.groups for verdict in each.responses[0].verdicts])
 
 
 async def with_distances(
@@ -115,113 +181,21 @@ async def with_distances(
     return [replace(problem, semantic_distance=distance) for problem, distance in pairs], failed
 
 
-async def _scored(
-    client: AsyncClient,
-    lines: Sequence[MeasuredLine],
-    options: dict[str, Any],
-    concurrency: int,
-    deadline_s: float,
-    failed: dict[int, str],
-) -> dict[int, tuple[ResponseReward, ...]]:
-    if not lines:
-        return {}
-    asked = options | {"deadline_s": deadline_s}
-    scored = await score_groups(client, lines, asked, concurrency=concurrency, advance=lambda: None)
-    if scored.unreachable is not None:
-        raise scored.unreachable
-    for number, reason in scored.refused.items():
-        failed.setdefault(number, reason)
-    answered = [line.number for line in lines if line.number not in scored.refused]
-    return {number: group.responses for number, group in zip(answered, scored.groups, strict=True)}
-
-
-async def _criteria(
-    client: AsyncClient, lines: Sequence[MeasuredLine], shared: Any, failed: dict[int, str]
-) -> dict[int, Mapping[str, Criterion]]:
-    """The criteria by id of each line's rubric; a referenced rubric is fetched once."""
-    found: dict[int, Mapping[str, Criterion]] = {}
-    fetched: dict[str, Mapping[str, Criterion]] = {}
-    for line in lines:
-        rubric = line.group.rubric or shared
-        try:
-            if isinstance(rubric, str):
-                if rubric not in fetched:
-                    fetched[rubric] = {each.id: each for each in (await client.rubric(rubric)).criteria}
-                found[line.number] = fetched[rubric]
-            elif rubric is not None:
-                found[line.number] = {each.id: each for each in rubric.criteria}
-        except AdjudgeError as error:
-            failed.setdefault(line.number, str(error))
-    return found
-
-
-async def _steps(
-    client: AsyncClient,
-    lines: Sequence[MeasuredLine],
-    judge: str | None,
-    concurrency: int,
-    deadline_s: float,
-    failed: dict[int, str],
-) -> dict[tuple[int, int], StepScores]:
-    slots = asyncio.Semaphore(concurrency)
-
-    async def one(line: MeasuredLine, place: int) -> StepScores | AdjudgeError:
-        group = line.group
-        groups = step_groups(
-            _prompt(group),
-            _text(group, place, strip=True),
-            ground_truth=group.ground_truth,
-            reference_answer=group.reference_answer,
-        )
-        if not groups:
-            return ()
-        async with slots:
-            try:
-                rubric = {"criteria": [STEP_CRITERION]}
-                answer = await client.verdicts(groups, rubric, judge=judge, deadline_s=deadline_s)
-            except ConnectionFailed:
-                raise
-            except AdjudgeError as error:
-                return error
-        return tuple([verdict.score for each in answer.groups for verdict in each.responses[0].verdicts])
-
-    places = [(line, place) for line in lines for place in range(len(line.group.responses))]
-    found: dict[tuple[int, int], StepScores] = {}
-    for (line, place), result in zip(places, await asyncio.gather(*(one(*at) for at in places)), strict=True):
-        if isinstance(result, AdjudgeError):
-            failed.setdefault(line.number, str(result))
-        else:
-            found[line.number, place] = result
-    return found
-
-
-def _problem(
-    line: MeasuredLine,
-    correct: dict[int, tuple[ResponseReward, ...]],
-    rewards: dict[int, tuple[ResponseReward, ...]],
+def _trajectory(
+    looping: LoopSigns,
+    outcome: ResponseReward | None,
+    by_rubric: ResponseReward | None,
     criteria: Mapping[str, Criterion],
-    steps: dict[tuple[int, int], StepScores],
-    limits: LoopLimits,
-) -> ProblemResponses:
-    trajectories = []
-    texts = _texts(line.group)
-    for place, text in enumerate(texts):
-        outcome = correct[line.number][place] if line.number in correct else None
-        by_rubric = rewards[line.number][place] if line.number in rewards else None
-        verdicts = () if by_rubric is None else by_rubric.verdicts
-        scores = [(*_kind(criteria.get(verdict.criterion)), verdict.score) for verdict in verdicts]
-        trajectories.append(
-            Trajectory(
-                loops(text, **limits._asdict()),
-                correct=None if outcome is None else outcome.reward,
-                steps=steps.get((line.number, place)),
-                reward=None if by_rubric is None else by_rubric.reward,
-                satisfied=satisfied(scores),
-                by_kind=by_kind(scores),
-                likelihoods=None if line.likelihoods is None else line.likelihoods[place],
-            )
-        )
-    return ProblemResponses(tuple(trajectories), self_bleu(texts) if len(texts) > 1 else None)
+) -> Trajectory:
+    verdicts = () if by_rubric is None else by_rubric.verdicts
+    scores = [(*_kind(criteria.get(verdict.criterion)), verdict.score) for verdict in verdicts]
+    return Trajectory(
+        looping,
+        correct=None if outcome is None else outcome.reward,
+        reward=None if by_rubric is None else by_rubric.reward,
+        satisfied=satisfied(scores),
+        by_kind=by_kind(scores),
+    )
 
 
 def _kind(criterion: Criterion | None) -> tuple[CriterionKind, float]:
@@ -326,23 +300,16 @@ async def compare_sides(
     client: AsyncClient,
     a: Sequence[PromptResponses],
     b: Sequence[PromptResponses],
-    *,
-    rubric: Any,
-    question: str | None,
+    asked: Mapping[str, Any],
     concurrency: int,
-    deadline_s: float,
-    judge: str | None = None,
 ) -> WinRateResult:
     """Have the judge compare two sides, with one request per problem.
 
     Args:
         client: a client of the service.
         a, b: the sides; a win is one of `a`.
-        rubric: what the judge looks at, for lines without a rubric of their own.
-        question: the question about a pair, instead of the service's default.
+        asked: the options of `AsyncClient.compare`.
         concurrency: problems to compare at a time.
-        deadline_s: seconds that one problem may take.
-        judge: the judge's name; None for the service's default.
 
     Raises:
         ConnectionFailed: the service cannot be reached.
@@ -353,7 +320,7 @@ async def compare_sides(
     async def one(pairs: tuple[Pair, ...]) -> tuple[Comparison, ...] | AdjudgeError:
         async with slots:
             try:
-                answer = await client.compare(pairs, rubric, question=question, judge=judge, deadline_s=deadline_s)
+                answer = await client.compare(pairs, **asked)
             except ConnectionFailed:
                 raise
             except AdjudgeError as error:

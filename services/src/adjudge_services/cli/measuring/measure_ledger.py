@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from adjudge_services.settings import Settings
-from adjudge_services.store import prepare_store
+from adjudge_services.store import open_store
 from judge_server.judging.plan import OUTCOME
 from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
 from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
@@ -60,11 +59,8 @@ async def read_recorded(wanted: RunFilter, url: str | None) -> AsyncIterator[Rec
             async for verdict in client.recorded_verdicts(wanted.run, step=wanted.step, texts=wanted.texts):
                 yield verdict
         return
-    settings = Settings()
-    await prepare_store(settings)
-    ledger = SQLLedger(settings.store_url)
     uses = UseFilter(wanted.project, storable_text(wanted.run), wanted.step, limit=_PAGE)
-    try:
+    async with open_store(SQLLedger) as ledger:
         while True:
             page = await recorded_page(ledger, uses, texts=wanted.texts)
             for verdict in page.verdicts:
@@ -72,8 +68,6 @@ async def read_recorded(wanted: RunFilter, url: str | None) -> AsyncIterator[Rec
             if page.next_cursor is None:
                 return
             uses = uses._replace(after=decode_cursor(page.next_cursor))
-    finally:
-        await ledger.close()
 
 
 async def read_responses(wanted: RunFilter, url: str | None) -> list["RecordedResponse"]:
@@ -172,8 +166,7 @@ def problems_of(responses: Iterable[RecordedResponse], limits: LoopLimits) -> Ru
 
 
 def _problem(members: Sequence[RecordedResponse], limits: LoopLimits) -> ProblemResponses:
-    texts = _texts(members)
-    alike = self_bleu(texts) if len(texts) > 1 else None
+    alike = self_bleu(texts) if len(texts := _texts(members)) > 1 else None
     return ProblemResponses(tuple([one.trajectory(limits) for one in members]), alike)
 
 

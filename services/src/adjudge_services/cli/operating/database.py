@@ -5,30 +5,41 @@
 - `ledger`: delete recorded requests by run or age, and handle rows that the database refused.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import sqlite3
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from adjudge_services.cli.lazy import HELP_ONLY
 from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json
+from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
 from rubric_store.tenants.rows import DEFAULT_PROJECT
+
+if not HELP_ONLY:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import describe_schema_status, prepare_store
+    from adjudge_services.wiring import register_bootstrap_key
+    from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile
+    from rubric_store import SQLLedger, migrations
+    from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
+    from rubric_store.ledger.rows import PurgeCounts
+    from rubric_store.migrations import SchemaStatus
 
 
 def migrate(context: typer.Context) -> None:
     """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from adjudge_services.cli.operating.database_work import database_settings
-    from adjudge_services.wiring import register_bootstrap_key
-    from rubric_store import migrations
-
     settings = database_settings()
     try:
         migrations.upgrade(settings.store_url)
@@ -43,7 +54,7 @@ def migrate(context: typer.Context) -> None:
         except (LookupError, ValueError, OSError, SQLAlchemyError) as error:
             exit_with_error(f"the key in ADJUDGE_BOOTSTRAP_KEY was not stored: {error}")
         state = "is stored" if is_new else f"was stored before, and is {key.state_at(datetime.now(UTC))}"
-        out.print(f"bootstrap key {key.id} {state}", highlight=False)
+        out.print(f"bootstrap key {key.id} {state}")
 
 
 def check(
@@ -58,16 +69,6 @@ def check(
     Exits with 0 if this version runs on the database as it is, 1 if a migration is pending, and 2 if this version
     cannot run on it or the contents have problems.
     """
-    from adjudge_services.cli.operating.database_work import (
-        PENDING,
-        UNUSABLE,
-        database_settings,
-        show_status,
-        status_json,
-    )
-    from rubric_store import migrations
-    from rubric_store.backup import check_integrity
-
     settings = database_settings()
     try:
         found = migrations.read_status(settings.store_url)
@@ -93,14 +94,11 @@ def down(
 
     Processes of this version cannot run on an older schema: replace them with older ones first.
     """
-    from adjudge_services.cli.operating.database_work import database_settings
-    from rubric_store import migrations
-
     settings = database_settings()
     try:
         downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
         for step in downgrade_path:
-            err.print(f"downgrading from {step.revision} loses {escape(step.loses)}", highlight=False, soft_wrap=True)
+            err.print(f"downgrading from {step.revision} loses {escape(step.loses)}")
         if not yes:
             exit_with_error("nothing was changed; make a backup, then add --yes to downgrade")
         migrations.downgrade(settings.store_url, revision)
@@ -116,14 +114,11 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the fil
 
     For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
     """
-    from adjudge_services.settings import Settings
-    from rubric_store.backup import copy_sqlite
-
     try:
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
         exit_with_error(f"no backup was made: {error}")
-    out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)
+    print_line(f"wrote {file}, {size} bytes")
 
 
 def purge(
@@ -138,11 +133,6 @@ def purge(
 
     Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
     """
-    from adjudge_services.cli.operating.database_work import purge_ledger
-    from adjudge_services.settings import Settings
-    from adjudge_services.store import StartError, prepare_store
-    from rubric_store import SQLLedger
-
     if run is None and older_than is None:
         exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
@@ -155,17 +145,12 @@ def purge(
         exit_with_error("nothing was deleted")
     before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
     settings = Settings()
-    try:
-        asyncio.run(prepare_store(settings))
-        purged = purge_ledger(SQLLedger(settings.store_url), project, run, before)
-    except (StartError, OSError, ValueError) as error:
-        exit_with_error(str(error))
-    out.print(
+    asyncio.run(prepare_store(settings))
+    purged = purge_ledger(SQLLedger(settings.store_url), project, run, before)
+    print_line(
         f"deleted {purged.requests:,} requests with {purged.uses:,} uses, and {purged.verdicts:,} verdicts and "
         f"{purged.texts:,} texts that nothing refers to"
-        + (f"; {purged.labels:,} labels went with them" if purged.labels else ""),
-        highlight=False,
-        soft_wrap=True,
+        + (f"; {purged.labels:,} labels went with them" if purged.labels else "")
     )
 
 
@@ -174,9 +159,6 @@ def refused(as_json: JsonOption = False) -> None:
 
     Each line is a request, or a spool file that cannot be read.
     """
-    from adjudge_services.cli.operating.database_work import describe_file, open_quarantine
-    from adjudge_services.settings import Settings
-
     quarantined = open_quarantine(Settings()).quarantined()
     columns = ("file", "kept since", "project", "run", "request", "verdicts", "reason")
     rows = [(one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *describe_file(one), one.reason) for one in quarantined]
@@ -203,12 +185,6 @@ def retry(
 
     Exits with 1 if any row is still refused.
     """
-    from adjudge_services.cli.operating.database_work import open_quarantine, retry_files
-    from adjudge_services.settings import Settings
-    from adjudge_services.store import StartError, prepare_store
-    from judge_server.ledger.spool import QuarantineFull
-    from rubric_store import SQLLedger
-
     settings = Settings()
     quarantine = open_quarantine(settings)
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
@@ -216,12 +192,112 @@ def retry(
         exit_with_error(
             f"no such file is kept aside: {', '.join(missing)}. List the files with `adjudge ledger refused`"
         )
-    try:
-        asyncio.run(prepare_store(settings))
-        still_refused = retry_files(SQLLedger(settings.store_url), quarantine, quarantined)
-    except (StartError, OSError, ValueError, QuarantineFull) as error:
-        exit_with_error(str(error))
+    asyncio.run(prepare_store(settings))
+    still_refused = retry_files(SQLLedger(settings.store_url), quarantine, quarantined)
     written = len(quarantined) - still_refused
     out.print(f"{written} of {len(quarantined)} files were written; {still_refused} are still refused")
     if still_refused:
         raise typer.Exit(1)
+
+
+PENDING, UNUSABLE = 1, 2
+"""Exit statuses of `adjudge migrate check`, beside 0."""
+
+
+def database_settings() -> Settings:
+    """The settings, with their data folder made."""
+    settings = Settings()
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return settings
+
+
+def status_json(found: SchemaStatus, report: IntegrityReport | None) -> dict[str, Any]:
+    """The state of the schema as JSON."""
+    return {
+        "database": found.revision,
+        "this_version": found.head,
+        "state": found.state,
+        "works_from": found.works_from,
+        "pending": [{"revision": step.revision, "summary": step.summary} for step in found.pending],
+        "supports_rolling_upgrade": found.supports_rolling_upgrade,
+        "back": [{"from": step.revision, "loses": step.loses} for step in _downgrade_steps(found)],
+        "contents": None if report is None else report._asdict(),
+    }
+
+
+def _downgrade_steps(found: SchemaStatus) -> tuple[migrations.Revision, ...]:
+    """The revisions that a downgrade would undo: the pending ones after a migration, or else the last one."""
+    if found.pending:
+        return found.pending[::-1]
+    return found.revisions[-1:] if found.state == "current" else ()
+
+
+def show_status(found: SchemaStatus, report: IntegrityReport | None) -> None:
+    """Print the state of the schema."""
+    table = Table("item", "status", title="adjudge migrate check", title_justify="left")
+    table.add_row("database", found.revision or "empty")
+    table.add_row("this version", found.head)
+    table.add_row("state", escape(describe_schema_status(found)))
+    for step in found.pending:
+        table.add_row(f"pending: {step.revision}", escape(step.summary))
+    if found.pending and found.revision is not None:
+        table.add_row("meanwhile", _rolling_upgrade_note(found))
+    for step in _downgrade_steps(found):
+        table.add_row(f"downgrade from {step.revision}", f"loses {escape(step.loses)}")
+    if report is not None:
+        counts = f"{report.versions} rubric versions and {report.requests} requests were read"
+        seen = f"{counts}, {report.problem_count} problems"
+        table.add_row("contents", escape("\n".join([seen, *report.problems])))
+    out.print(table)
+
+
+def _rolling_upgrade_note(found: SchemaStatus) -> str:
+    if found.supports_rolling_upgrade:
+        return f"processes of revision {found.revision} keep working and may restart; replace them one by one"
+    return f"processes of revision {found.revision} must be stopped first: they do not work on the new schema"
+
+
+def open_quarantine(settings: Settings) -> Quarantine:
+    """The folder of refused rows."""
+    return Quarantine(settings.ledger_spool / QUARANTINE_FOLDER)
+
+
+def describe_file(quarantined: QuarantinedFile) -> Sequence[str]:
+    """Project, run, requests and number of verdicts of a quarantined file."""
+    if quarantined.rows is None:
+        return "", "", "", ""
+    requests = [row.request_id for row in quarantined.rows.requests]
+    row = next((row for kind in reversed(quarantined.rows) for row in kind), None)
+    run = next(
+        (
+            row.run
+            for kind in (quarantined.rows.uses, quarantined.rows.responses, quarantined.rows.requests)
+            for row in kind
+        ),
+        "",
+    )
+    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(quarantined.rows.uses))
+
+
+def retry_files(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
+    """Write quarantined rows again; return how many files still have refused rows."""
+    still_refused = 0
+    try:
+        for one in quarantined:
+            refused = None if one.rows is None else ledger.salvage(one.rows)
+            still_refused += refused is None or bool(refused)
+            if refused is not None:
+                quarantine.replace(one, refused)
+    finally:
+        asyncio.run(ledger.close())
+    return still_refused
+
+
+def purge_ledger(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> PurgeCounts:
+    """Delete from the ledger, with progress on a terminal."""
+    with show_progress(TextColumn("{task.completed:,} uses"), TimeElapsedColumn()) as progress:
+        task = progress.add_task("deleting", total=None)
+        try:
+            return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))
+        finally:
+            asyncio.run(ledger.close())

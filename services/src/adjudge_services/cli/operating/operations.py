@@ -1,16 +1,26 @@
 """`adjudge operations`: submit long-running work to a service, follow it, read its results, cancel and retry it."""
 
-import asyncio
+from __future__ import annotations
+
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
+from adjudge_services.cli.lazy import HELP_ONLY
 from adjudge_services.cli.options import InputsArgument, JsonOption
-from adjudge_services.cli.output import exit_with_error, out, print_json
+from adjudge_services.cli.output import err, exit_with_error, out, print_json, show_progress
+
+if not HELP_ONLY:
+    from adjudge_services.settings import Settings
+    from adjudge_services.store import use_store
+    from rubric_store import SQLOperations
+    from trainer_client import Client
+    from trainer_client.wire.operations import Operation
 
 ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
@@ -31,40 +41,22 @@ def submit(
     url: ServiceUrlOption = None,
 ) -> None:
     """Submit an operation and print its id."""
-    from adjudge_services.cli.operating.operations_work import (
-        GROUP_KINDS,
-        exit_at_end,
-        follow,
-        open_client,
-        read_options,
-    )
-    from trainer_client import AdjudgeError
-
     request = read_options(options) | {"kind": kind}
     request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
-    try:
-        if file is not None:
-            request["groups" if kind in GROUP_KINDS else "inputs"] = file.read_text(encoding="utf-8")
-        with open_client(url) as client:
-            operation = client.submit(request)
-            out.print(operation.id, highlight=False)
-            if watch_it:
-                exit_at_end(follow(client, operation.id))
-    except (AdjudgeError, OSError, UnicodeDecodeError) as error:
-        exit_with_error(str(error))
+    if file is not None:
+        request["groups" if kind in GROUP_KINDS else "inputs"] = file.read_text(encoding="utf-8")
+    with open_client(url) as client:
+        operation = client.submit(request)
+        out.print(operation.id)
+        if watch_it:
+            exit_at_end(follow(client, operation.id))
 
 
 def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -> None:
     """List the newest operations."""
-    from adjudge_services.cli.operating.operations_work import open_client
-    from trainer_client import AdjudgeError
-
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
-    try:
-        with open_client(url) as client:
-            found = list(client.operations())
-    except AdjudgeError as error:
-        exit_with_error(str(error))
+    with open_client(url) as client:
+        found = list(client.operations())
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
         return
@@ -77,21 +69,13 @@ def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -
 
 def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Print an operation and its progress as JSON."""
-    from adjudge_services.cli.operating.operations_work import call_service
-
     out.print_json(call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
 def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Follow an operation until it ends; exit with 1 if it fails or is cancelled."""
-    from adjudge_services.cli.operating.operations_work import exit_at_end, follow, open_client
-    from trainer_client import AdjudgeError
-
-    try:
-        with open_client(url) as client:
-            exit_at_end(follow(client, id_))
-    except AdjudgeError as error:
-        exit_with_error(str(error))
+    with open_client(url) as client:
+        exit_at_end(follow(client, id_))
 
 
 def results(
@@ -102,53 +86,86 @@ def results(
     url: ServiceUrlOption = None,
 ) -> None:
     """Write an operation's results so far as JSONL, in order of creation."""
-    from adjudge_services.cli.operating.operations_work import open_client
-    from trainer_client import AdjudgeError
-
-    try:
-        with open_client(url) as client:
-            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
-            if output is None:
-                for line in lines:
-                    typer.echo(line, nl=False)
-            else:
-                with output.open("w", encoding="utf-8") as file:
-                    file.writelines(lines)
-    except (AdjudgeError, OSError) as error:
-        exit_with_error(str(error))
+    with open_client(url) as client:
+        lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
+        if output is None:
+            for line in lines:
+                typer.echo(line, nl=False)
+        else:
+            with output.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
 
 
 def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Cancel an operation; results so far are kept."""
-    from adjudge_services.cli.operating.operations_work import call_service, print_state
-
     print_state(call_service(url, lambda client: client.cancel_operation(id_)))
 
 
 def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Continue an operation that failed or was cancelled."""
-    from adjudge_services.cli.operating.operations_work import call_service, print_state
-
     print_state(call_service(url, lambda client: client.retry_operation(id_)))
 
 
 def purge() -> None:
     """Delete expired operations from the database. Services and workers also do so every hour."""
-    from adjudge_services.settings import Settings
-    from adjudge_services.store import StartError, operation_store, prepare_store
+    deleted = use_store(SQLOperations, lambda store: store.purge(datetime.now(UTC)))
+    out.print(f"deleted {deleted:,} expired operations")
 
-    settings = Settings()
 
-    async def delete() -> int:
-        await prepare_store(settings)
-        store = operation_store(settings)
-        try:
-            return await store.purge(datetime.now(UTC))
-        finally:
-            await store.close()
+GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
 
+
+def open_client(url: str | None) -> Client:
+    """A client of the service."""
+    return Client(url or Settings().url)
+
+
+def call_service(url: str | None, call: Any) -> Operation:
+    """Call the service; exit with the reason if that fails."""
+    with open_client(url) as client:
+        operation: Operation = call(client)
+        return operation
+
+
+def follow(client: Client, id_: str) -> Operation:
+    """Show progress until the operation ends."""
+    with show_progress(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}", markup=False)) as bar:
+        task = bar.add_task("queued", total=None, about="")
+        for operation in client.follow(id_):
+            progress = operation.progress
+            about = f"{operation.usage.judge_calls:,} judge calls"
+            if operation.problem:
+                about += f" · {operation.problem[:100]}"
+            bar.update(task, description=operation.state, completed=progress.done, total=progress.total, about=about)
+    return operation
+
+
+def exit_at_end(operation: Operation) -> None:
+    """Print how the operation ended; exit with 1 unless it is done."""
+    print_state(operation)
+    if operation.state != "done":
+        raise typer.Exit(1)
+
+
+def print_state(operation: Operation) -> None:
+    """Print the state of an operation."""
+    progress = operation.progress
+    message = f"{operation.id}: {operation.state}, {progress.done:,} of {progress.total or 0:,} done"
+    if progress.failed:
+        message += f", {progress.failed:,} failed"
+    if operation.problem:
+        message += f". {operation.problem}"
+    err.print(message, markup=False)
+    if operation.summary is not None:
+        out.print_json(json.dumps(operation.summary))
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """Read `--options`, a JSON object."""
     try:
-        deleted = asyncio.run(delete())
-    except (StartError, OSError, ValueError) as error:
-        exit_with_error(str(error))
-    out.print(f"deleted {deleted:,} expired operations", highlight=False)
+        options = json.loads(text)
+    except ValueError as error:
+        exit_with_error(f"--options is not JSON: {error}")
+    if not isinstance(options, dict):
+        exit_with_error('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
+    return options

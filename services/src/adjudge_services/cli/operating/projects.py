@@ -1,75 +1,84 @@
 """`adjudge projects`, `adjudge keys` and `adjudge audit`: manage projects and API keys, and read the audit log."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.lazy import HELP_ONLY
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire.tenants import SCOPES
 
-WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
-RequestsPerMinuteOption = Annotated[
-    str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
-]
-TokensPerDayOption = Annotated[
-    str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
-]
-TokensTotalOption = Annotated[
-    str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
-]
+if not HELP_ONLY:
+    from pydantic import ValidationError
+
+    from adjudge_services.store import command_line_user, use_store
+    from judge_server.auth.keys import make_key
+    from rubric_store import TenantStore
+    from rubric_store.tenants.rows import TokenUsage
+    from trainer_client.wire.problems import field_errors
+    from trainer_client.wire.tenants import Limits, Project
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Limits of a project as they are written, in the order of `Limits`; None for those that are not given."""
+
+    weight: Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")] = None
+    requests_per_minute: Annotated[
+        str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
+    ] = None
+    tokens_per_day: Annotated[
+        str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
+    ] = None
+    tokens_total: Annotated[
+        str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
+    ] = None
+
+    def changed(self, before: Limits) -> Limits:
+        """The limits with those changed that are given."""
+        changed = {name: None if text == "none" else text for name, text in asdict(self).items() if text is not None}
+        try:
+            return Limits.model_validate({**before.model_dump(), **changed})
+        except ValidationError as error:
+            wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
+            exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Name of the project, for example team-b.")],
-    weight: WeightOption = None,
-    requests_per_minute: RequestsPerMinuteOption = None,
-    tokens_per_day: TokensPerDayOption = None,
-    tokens_total: TokensTotalOption = None,
+    name: Annotated[str, typer.Argument(help="Name of the project, for example team-b.")], *, given: LimitOptions
 ) -> None:
     """Create a project. It sees only its own rubrics, runs and verdicts."""
-    from adjudge_services.cli.operating.projects_work import changed_limits, with_tenants
-    from trainer_client.wire.tenants import Limits
-
-    limits = changed_limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
+    limits = given.changed(Limits())
     project = with_tenants(lambda tenants: tenants.create_project(name, limits))
     out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
 
-def limits(
-    name: Annotated[str, typer.Argument(help="The project.")],
-    weight: WeightOption = None,
-    requests_per_minute: RequestsPerMinuteOption = None,
-    tokens_per_day: TokensPerDayOption = None,
-    tokens_total: TokensTotalOption = None,
-) -> None:
+def limits(name: Annotated[str, typer.Argument(help="The project.")], *, given: LimitOptions) -> None:
     """Change limits of a project; limits that are not given stay. Services apply them within five seconds."""
-    from adjudge_services.cli.operating.projects_work import changed_limits, with_tenants
-    from rubric_store import TenantStore
-    from trainer_client.wire.tenants import Project
 
     async def change(tenants: TenantStore) -> Project:
         found = await tenants.project(name)
         if found is None:
             raise LookupError(f"there is no project {name!r}; list the projects with: adjudge projects list")
-        changed = changed_limits(found.limits, weight, requests_per_minute, tokens_per_day, tokens_total)
-        return await tenants.set_limits(name, changed)
+        return await tenants.set_limits(name, given.changed(found.limits))
 
     changed = with_tenants(change)
     described = ", ".join(f"{key} {'none' if value is None else value}" for key, value in changed.limits)
-    out.print(f"{changed.id}: {described}", highlight=False)
+    out.print(f"{changed.id}: {described}")
 
 
 def list_projects(as_json: JsonOption = False) -> None:
     """List projects with their limits and the prompt tokens computed for them, today and in total."""
-    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
-    from rubric_store import TenantStore
-    from rubric_store.tenants.rows import TokenUsage
-    from trainer_client.wire.tenants import Project
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
@@ -109,8 +118,6 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
-    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
-
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit)).entries
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
@@ -139,9 +146,6 @@ def create_key(
     ] = None,
 ) -> None:
     """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
-    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
-    from judge_server.auth.keys import make_key
-
     if not scopes:
         exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
@@ -157,9 +161,7 @@ def create_key(
         )
     )
     until = "until it is revoked" if key.expires_at is None else f"until {format_time(key.expires_at)}"
-    err.print(
-        f"key {key.id} of project {project} permits {', '.join(wanted)} {until}; it is not shown again", soft_wrap=True
-    )
+    err.print(f"key {key.id} of project {project} permits {', '.join(wanted)} {until}; it is not shown again")
     typer.echo(new_key.text)
 
 
@@ -169,8 +171,6 @@ def list_keys(
     as_json: JsonOption = False,
 ) -> None:
     """List keys. Their secrets are not stored and cannot be shown."""
-    from adjudge_services.cli.operating.projects_work import format_time, with_tenants
-
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
     shown = [(key, state) for key in keys if (state := key.state_at(now)) == "usable" or all_]
@@ -189,7 +189,18 @@ def list_keys(
 
 def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `adjudge keys list` shows it.")]) -> None:
     """Revoke a key permanently. Services apply it within five seconds."""
-    from adjudge_services.cli.operating.projects_work import with_tenants
-
     revoked = with_tenants(lambda tenants: tenants.revoke_key(key))
-    out.print(f"revoked {revoked.id} of project {revoked.project_id}", highlight=False)
+    out.print(f"revoked {revoked.id} of project {revoked.project_id}")
+
+
+Result = TypeVar("Result")
+
+
+def with_tenants(work: Callable[[TenantStore], Coroutine[Any, Any, Result]]) -> Result:
+    """Run `work` on the store of projects and keys, as the user of the command line."""
+    return use_store(partial(TenantStore, actor=command_line_user), work)
+
+
+def format_time(moment: datetime | None) -> str:
+    """A time in UTC to the minute; a dash for None."""
+    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"

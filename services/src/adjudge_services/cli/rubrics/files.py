@@ -6,18 +6,49 @@ hold.
 `adjudge rubrics lint` finds problems in rubrics of files or of the store.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from rich.markup import escape
+from rich.table import Column, Table
 
-from adjudge_services.cli.options import copy_one_of
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.options import copy_standard_input
+from adjudge_services.cli.output import err, exit_with_error, out, print_line, show_progress
 from rubric_store.lint import SIMILARITY, System
+
+if not HELP_ONLY:
+    from pydantic import JsonValue
+
+    from adjudge_services.store import command_line_user, use_store
+    from judge_server.generation.validity import published_warnings
+    from judge_server.rubrics import PROJECT_ID, find_rubric
+    from rubric_store import FormatError, RubricStore
+    from rubric_store.formats import (
+        FILE_EXTENSIONS,
+        SUFFIXES,
+        FormatProblem,
+        NamedRubric,
+        RubricCounts,
+        RubricDocument,
+        RubricFile,
+        SerializedRubric,
+        fold_problems,
+        read_file,
+        read_rows,
+        write_rubric,
+    )
+    from rubric_store.formats.reading import check_format
+    from rubric_store.lint import Finding, Severity, lint
+    from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
 
 
 def import_rubrics(
@@ -35,18 +66,6 @@ def import_rubrics(
     named by its id. If a file has any problem, nothing in it is published, except with --skip-bad. The table at the end
     counts the rubrics read: kept as they are, changed where something has no counterpart here, and refused.
     """
-    from adjudge_services.cli.rubrics.files_work import (
-        TABLE_WIDTH,
-        import_table,
-        print_problems,
-        print_result,
-        publish_files,
-        read_import,
-        rubric_files,
-        with_store,
-    )
-    from rubric_store.formats import FILE_EXTENSIONS
-
     files = list(rubric_files(paths))
     if not files:
         exit_with_error(
@@ -81,21 +100,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
     """Write rubrics as files. Reports what the format cannot hold, and rejects rubrics that it cannot express."""
-    from adjudge_services.cli.rubrics.files_work import (
-        find_versions,
-        print_notes,
-        rubric_document,
-        save_file,
-        with_store,
-    )
-    from rubric_store import FormatError
-    from rubric_store.formats import SUFFIXES, write_rubric
-    from rubric_store.formats.reading import check_format
-
-    try:
-        known = check_format(format)
-    except FormatError as error:
-        exit_with_error(str(error))
+    known = check_format(format)
     if bool(references) == (prefix is not None):
         exit_with_error("give either the rubrics to export or --prefix")
     found = with_store(partial(find_versions, list(references or ()), prefix))
@@ -127,7 +132,7 @@ def lint_rubrics(
     rubrics: Annotated[
         list[str],
         typer.Argument(
-            help="Files or references: name, name@3, sha256:…, or - for standard input.", callback=copy_one_of
+            help="Files or references: name, name@3, sha256:…, or - for standard input.", callback=copy_standard_input
         ),
     ],
     system: Annotated[
@@ -144,14 +149,6 @@ def lint_rubrics(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding, one per line.")] = False,
 ) -> None:
     """Check rubrics without asking a model. Exits with 1 on an error, with 2 if a rubric cannot be read."""
-    from adjudge_services.cli.rubrics.files_work import (
-        counts_table,
-        print_findings,
-        read_linted,
-        read_stored,
-        with_store,
-    )
-
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
     linted = read_linted(files, format)
@@ -168,3 +165,286 @@ def lint_rubrics(
         print_findings(linted, found)
     severities = {finding.severity for _, finding in found}
     raise typer.Exit(1 if "error" in severities or (strict and "warning" in severities) else 0)
+
+
+Result = TypeVar("Result")
+
+
+def with_store(work: Callable[[RubricStore], Coroutine[Any, Any, Result]]) -> Result:
+    """Run `work` on the rubric store, as the user of the command line."""
+    return use_store(partial(RubricStore, actor=command_line_user), work)
+
+
+_PAGE = 500
+
+
+async def summaries(
+    store: RubricStore, *, prefix: str = "", tag: str | None = None, text: str = "", max_count: int | None = None
+) -> tuple[list[RubricSummary], bool]:
+    """List up to `max_count` rubrics by name, and return whether there are more."""
+    rubrics: list[RubricSummary] = []
+    after: str | None = None
+    while True:
+        limit = _PAGE if max_count is None else min(_PAGE, max_count - len(rubrics))
+        page = await store.list(PROJECT_ID, prefix=prefix, tag=tag, text=text, after=after, limit=limit)
+        rubrics += page.rubrics
+        after = page.next_cursor
+        if after is None or len(rubrics) == max_count:
+            return rubrics, after is not None
+
+
+MAX_FILE_BYTES: Final = 512 * 2**20
+
+
+@dataclass
+class ImportedFile:
+    """The result of one file: what is published of it, and the references published or unchanged.
+
+    `readable` counts the rubrics that can be published with `--skip-bad`.
+    """
+
+    path: Path
+    file: RubricFile
+    readable: int = 0
+    published: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+
+def rubric_files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
+    """Each file once, and its path relative to the given folder, which names are made from."""
+    seen = set()
+    for path in paths:
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in below:
+            relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+            wanted = not path.is_dir() or (
+                file.suffix.lower() in FILE_EXTENSIONS and not any(p[0] == "." for p in relative.parts)
+            )
+            if wanted and file.is_file() and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file, relative
+
+
+def read_import(
+    files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str, *, skip_bad: bool
+) -> list[ImportedFile]:
+    """Read all files; a rubric whose name another one has is a problem of its file."""
+    imported: list[ImportedFile] = []
+    first: dict[str, Path] = {}
+    for path, relative in files:
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise FormatError([FormatProblem("", f"the file is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
+            read = read_rows(path.read_bytes(), relative, format, prefix)
+        except FormatError as error:
+            imported.append(ImportedFile(path, RubricFile([], error.problems, 1)))
+            continue
+        except OSError as error:
+            problem = FormatProblem("", f"the file cannot be read: {error.strerror}")
+            imported.append(ImportedFile(path, RubricFile([], (problem,), 1)))
+            continue
+        taken = [rubric for rubric in read.rubrics if rubric.name in first]
+        usable = [rubric for rubric in read.rubrics if rubric.name not in first]
+        problems = (*read.problems, *(_duplicate_name(rubric, first[rubric.name]) for rubric in taken))
+        file = RubricFile(usable, problems, read.refused + len(taken))
+        imported.append(ImportedFile(path, file if skip_bad else file.as_whole(), len(usable)))
+        first.update({rubric.name: path for rubric in imported[-1].file.rubrics})
+    return imported
+
+
+def _duplicate_name(rubric: NamedRubric, path: Path) -> FormatProblem:
+    return FormatProblem("name", f"{path} also names a rubric {rubric.name!r}; rename one", rubric.line)
+
+
+async def publish_files(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
+    """Publish the rubrics of all files, with progress on a terminal."""
+    with show_progress() as progress:
+        task = progress.add_task("publishing", total=sum(len(one.file.rubrics) for one in imported))
+        for one in imported:
+            for rubric in one.file.rubrics:
+                document = rubric.document
+                version, added = await store.publish(
+                    PROJECT_ID,
+                    rubric.name,
+                    document.content,
+                    metadata=document.metadata,
+                    tags=document.tags,
+                    lineage=document.lineage,
+                )
+                (one.published if added else one.unchanged).append(version.reference)
+                progress.advance(task)
+
+
+TABLE_WIDTH = 80
+_MAX_TABLE_ROWS = 20
+
+
+def import_table(imported: Sequence[ImportedFile]) -> Table:
+    """How many rubrics each file has, and how many of them came in as they are, came in changed, or were refused."""
+    table = Table("file", *(Column(name, justify="right") for name in RubricCounts._fields))
+    counted = [(escape(str(one.path)), one.file.counts) for one in imported]
+    remarkable = [row for row in counted if row[1].refused or row[1].changed]
+    rows = counted if len(imported) <= _MAX_TABLE_ROWS else remarkable[:_MAX_TABLE_ROWS]
+    if len(imported) > 1:
+        sums = map(sum, zip(*(counts for _, counts in counted), strict=True))
+        rows = [*rows, (f"[bold]all {len(imported):,} files[/]", RubricCounts(*sums))]
+    for name, counts in rows:
+        table.add_row(name, *(f"{count:,}" for count in counts))
+    return table
+
+
+def print_result(one: ImportedFile, *, dry_run: bool) -> None:
+    """Print in a line what became of a file."""
+    if not one.file.rubrics:
+        result = "[bold red]refused[/]"
+        if one.readable:
+            result += f": nothing of it is published; {one.readable:,} of its rubrics can be, with --skip-bad"
+    elif dry_run:
+        result = "can be published"
+    elif len(one.file.rubrics) == 1:
+        result = f"[green]published[/] {one.published[0]}" if one.published else f"unchanged: {one.unchanged[0]}"
+    else:
+        result = f"[green]published[/] {len(one.published):,}, unchanged {len(one.unchanged):,}"
+    print_line(f"{escape(str(one.path))}: {result}")
+
+
+def print_problems(one: ImportedFile) -> None:
+    """Print what is wrong, and what is not kept; problems of one kind once."""
+    for colour, said, problems in (
+        ("red", "", fold_problems(one.file.problems)),
+        ("yellow", "changed: ", one.file.changes),
+    ):
+        for problem in problems:
+            where = f"{one.path}:{problem.line}" if problem.line else str(one.path)
+            text = f"{problem.place}: {problem.message}" if problem.place else problem.message
+            err.print(f"[{colour}]{escape(where)}:[/] {said}{escape(text)}")
+
+
+async def find_versions(
+    references: Sequence[str], prefix: str | None, store: RubricStore
+) -> list[tuple[RubricVersion, tuple[str, ...]]]:
+    """The versions to export, each with the tags of its name."""
+    if prefix is None:
+        versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
+        tags = {one.name: (await store.history(PROJECT_ID, one.name, limit=1)) for one in versions}
+        return [(one, history.tags if (history := tags[one.name]) else ()) for one in versions]
+    found = []
+    after: str | None = None
+    while True:
+        page = await store.list(PROJECT_ID, prefix=prefix, after=after, limit=_PAGE)
+        for row in page.rubrics:
+            reference = f"{row.name}@{row.latest_version}"
+            found.append((await find_rubric(store, PROJECT_ID, reference), row.tags))
+        after = page.next_cursor
+        if after is None:
+            return found
+
+
+def rubric_document(version: RubricVersion, tags: tuple[str, ...]) -> RubricDocument:
+    """A stored version as a document to write."""
+    return RubricDocument(
+        name=version.name,
+        tags=tags,
+        metadata=version.metadata or None,
+        lineage=version.lineage,
+        content=RubricContent(criteria=version.criteria),
+    )
+
+
+def save_file(path: Path, reference: str, written: SerializedRubric, *, force: bool) -> bool:
+    """Write a file and print its path; False if the file exists."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
+            file.write(written.text)
+    except FileExistsError:
+        print_notes(reference, "[bold red]not written[/]", [f"{path} already exists; replace it with --force"])
+        return False
+    except OSError as error:
+        exit_with_error(f"{path} cannot be written: {error.strerror}")
+    print_line(escape(f"{reference}  {path}"))
+    return True
+
+
+def print_notes(reference: str, what: str, lines: Sequence[str]) -> None:
+    """Print lines about a rubric on standard error."""
+    err.print(f"{escape(reference)}: {what}")
+    for line in lines:
+        err.print(f"  {escape(line)}")
+
+
+_COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class LintedRubric:
+    """A rubric's name in the output, its criteria, and what its generator noted in its metadata."""
+
+    name: str
+    criteria: tuple[Criterion, ...]
+    metadata: Mapping[str, JsonValue]
+
+    def findings(self, system: System | None, similarity_threshold: float, answer: str | None) -> list[Finding]:
+        """What lint finds, and after it the generator's warnings."""
+        noted = [
+            Finding(one.flag, "warning", None, one.problem, one.advice) for one in published_warnings(self.metadata)
+        ]
+        return [
+            *lint(self.criteria, system=system, similarity_threshold=similarity_threshold, answer=answer),
+            *noted,
+        ]
+
+
+def read_linted(paths: Sequence[str], format: str | None) -> list[LintedRubric]:
+    """Read the rubrics of files."""
+    linted: list[LintedRubric] = []
+    for path in paths:
+        try:
+            read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
+        except FormatError as error:
+            exit_with_error("\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems)), code=2)
+        except OSError as error:
+            exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
+        several = len(read) > 1
+        linted += [
+            LintedRubric(
+                f"{path}:{one.line}" if several else path, one.document.content.criteria, one.document.metadata or {}
+            )
+            for one in read
+        ]
+    return linted
+
+
+async def read_stored(store: RubricStore, references: Sequence[str]) -> list[LintedRubric]:
+    """Read rubrics of the store."""
+    versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
+    return [LintedRubric(version.reference, version.criteria, version.metadata) for version in versions]
+
+
+def print_findings(linted: Sequence[LintedRubric], found: Sequence[tuple[str, Finding]]) -> None:
+    """Print what lint found in each rubric."""
+    for rubric in linted:
+        own_findings = [finding for owner, finding in found if owner == rubric.name]
+        if not own_findings:
+            continue
+        print_line(f"[bold]{escape(rubric.name)}[/]")
+        words = {criterion.id: criterion.description for criterion in rubric.criteria}
+        for finding in own_findings:
+            head = f"{finding.severity:<8}{finding.code}  {finding.criterion or '(the rubric)'}"
+            print_line(f"  [{_COLOURS[finding.severity]}]{escape(head)}[/]")
+            text = " ".join(words.get(finding.criterion or "", "").split())
+            if text:
+                print_line(f"    {escape(text[:160])}{'…' if len(text) > 160 else ''}")
+            print_line(f"    {escape(finding.problem)}; {escape(finding.advice)}")
+    totals: Any = Counter(finding.severity for _, finding in found)
+    counts = ", ".join(f"{totals[severity]} {severity}{'' if totals[severity] == 1 else 's'}" for severity in _COLOURS)
+    print_line(f"{len(linted)} rubric{'' if len(linted) == 1 else 's'}: {counts}")
+
+
+def counts_table(found: Sequence[Finding], criteria: int) -> Table:
+    """A table of the findings by code."""
+    table = Table("code", "severity", "findings", "per 100 criteria", title=f"{criteria} criteria")
+    severity = {finding.code: finding.severity for finding in found}
+    for code, count in Counter(finding.code for finding in found).most_common():
+        table.add_row(code, severity[code], str(count), f"{100 * count / criteria:.1f}")
+    return table

@@ -1,25 +1,38 @@
 """`adjudge recompute`: the rewards of a recorded run under another mode, weights or budgets, without asking a judge."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.options import (
-    OUTPUT,
-    REWARD,
-    FirstStepOption,
-    LastStepOption,
-    LedgerUrlOption,
-    RunArgument,
-)
-from adjudge_services.cli.output import exit_with_error
+from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.options import OUTPUT, REWARD, FirstStepOption, LastStepOption, LedgerUrlOption, RunArgument
+from adjudge_services.cli.output import out, show_progress
 from trainer_client.wire import RewardRequest, UsedProtocol
+
+if not HELP_ONLY:
+    from pydantic import TypeAdapter
+
+    from adjudge_services.store import open_store
+    from judge_server.rubrics import PROJECT_ID
+    from judge_server.scoring.recompute import recompute as recomputed
+    from rubric_store import SQLLedger
+    from trainer_client import AsyncClient
+    from trainer_client.wire.ledger import (
+        RecomputedGroup,
+        RecomputeEvent,
+        RecomputeRequest,
+        RecomputeStart,
+        RecomputeSummary,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +81,74 @@ def recompute(
     A rule that no option sets is that of each recorded request. Failed verdicts stay failed. Responses that were judged
     twice, for example by a repeated request, appear twice.
     """
-    from pydantic import ValidationError
-
-    from adjudge_services.cli.scoring.recompute_work import (
-        WEIGHTS,
-        recompute_lines,
-        show_summary,
-        write_events,
+    request = RecomputeRequest.model_validate(
+        {
+            "run": run or None,
+            "first_step": first_step,
+            "last_step": last_step,
+            "protocol": protocol,
+            **policies,
+            "weights": TypeAdapter(dict[str, float]).validate_json(weights.read_bytes()) if weights else {},
+            "budgets": asdict(budgets),
+            "reward": rules,
+        }
     )
-    from adjudge_services.settings import Settings
-    from adjudge_services.store import StartError
-    from judge_server.errors import ServiceError
-    from trainer_client import AdjudgeError
-    from trainer_client.wire.ledger import RecomputeRequest
-    from trainer_client.wire.problems import field_errors
-
-    try:
-        request = RecomputeRequest.model_validate(
-            {
-                "run": run or None,
-                "first_step": first_step,
-                "last_step": last_step,
-                "protocol": protocol,
-                **policies,
-                "weights": WEIGHTS.validate_json(weights.read_bytes()) if weights else {},
-                "budgets": asdict(budgets),
-                "reward": rules,
-            }
-        )
-        with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-            summary = asyncio.run(write_events(recompute_lines(request, url, Settings()), file))
-    except ValidationError as error:
-        exit_with_error("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))
-    except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
-        exit_with_error(str(error))
+    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
+        summary = asyncio.run(write_events(recompute_lines(request, url), file))
     show_summary(summary)
+
+
+async def recompute_lines(request: RecomputeRequest, url: str | None) -> AsyncIterator[RecomputeEvent]:
+    """Recompute rewards at a service, or from the database."""
+    if url is not None:
+        async with AsyncClient(url) as client:
+            async for line in client.recompute(request.run or "", **_rules(request)):
+                yield line
+        return
+    async with (
+        open_store(SQLLedger) as ledger,
+        aclosing(recomputed(ledger, request, project_id=PROJECT_ID)) as parts,
+    ):
+        async for part in parts:
+            match part:
+                case RecomputeStart():
+                    yield RecomputeEvent(start=part)
+                case RecomputedGroup():
+                    yield RecomputeEvent(group=part)
+                case RecomputeSummary():
+                    yield RecomputeEvent(summary=part)
+
+
+def _rules(request: RecomputeRequest) -> Any:
+    chosen = request.model_dump(exclude={"run", "reward"}, exclude_defaults=True)
+    rules = {name: getattr(request, name) for name in chosen}
+    return rules | request.reward.model_dump(exclude_unset=True)
+
+
+async def write_events(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:
+    """Write the groups to a file; return the summary."""
+    with show_progress() as progress:
+        task = progress.add_task("recomputing rewards", total=None)
+        summary, request_id = None, ""
+        async for line in lines:
+            if line.start is not None:
+                progress.update(task, total=line.start.requests)
+            if line.group is not None:
+                if file is not None:
+                    file.write(line.group.model_dump_json() + "\n")
+                progress.advance(task, line.group.request_id != request_id)
+                request_id = line.group.request_id
+            summary = line.summary or summary
+    if summary is None:
+        raise ValueError("the service's answer was incomplete: it has no summary; try again")
+    return summary
+
+
+def show_summary(summary: RecomputeSummary) -> None:
+    """Print the summary."""
+    table = Table("responses", "scored", "partial", "unscored", "verdicts", "missing", "mean reward")
+    mean = "–" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
+    counts = (summary.responses, summary.scored, summary.partial, summary.unscored, summary.verdicts, summary.missing)
+    table.add_row(*(f"{count:,}" for count in counts), mean)
+    out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode or 'several modes'}[/]")
+    out.print(table)

@@ -11,7 +11,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -88,6 +88,18 @@ def read_measured(file: Path, limit: int | None = None) -> Iterator[MeasuredLine
 
 
 _LIKELIHOODS = ("logprobs", "reference_logprobs")
+
+
+def split_lines(lines: Iterable[Line | BadLine]) -> tuple[list[Line], dict[int, str]]:
+    """Return the lines that could be read, and the reasons of the others by line number."""
+    read: list[Line] = []
+    refused: dict[int, str] = {}
+    for line in lines:
+        if isinstance(line, BadLine):
+            refused[line.number] = line.reason
+        else:
+            read.append(line)
+    return read, refused
 
 
 def _read(rows: RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
@@ -186,20 +198,6 @@ def one_response(group: Group, index: int) -> Mapping[str, Any]:
     return group.model_copy(update={"responses": (group.responses[index],)}).model_dump(exclude_none=True)
 
 
-@dataclass(slots=True)
-class ScoredFile:
-    """The result of a file: its groups in order, the lines that could not be scored and why, and the usage.
-
-    `unreachable` is the error of the first connection that failed. Nothing was asked after it.
-    """
-
-    groups: list[GroupRewards] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    usage: Usage = field(default_factory=Usage)
-    judge: str = ""
-    unreachable: ConnectionFailed | None = None
-
-
 @asynccontextmanager
 async def open_client(url: str | None, settings: Settings, run: str | None = None) -> AsyncIterator[AsyncClient]:
     """Open a client of the service at `url`, or start a service in this process and load its model.
@@ -238,6 +236,55 @@ class ScoredLine:
     judge: str = ""
 
 
+class _Scorer:
+    """Scores lines; once the service cannot be reached, it refuses them without sending anything."""
+
+    def __init__(
+        self, client: AsyncClient, options: dict[str, Any], slots: asyncio.Semaphore, advance: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._slots = slots
+        self._advance = advance
+        self._together = options.get("mode") == "ranking"
+        self._unreachable: ConnectionFailed | None = None
+
+    async def score(self, line: GroupLine | BadLine) -> ScoredLine:
+        """Score the responses of a line one by one, or together if they are ranked."""
+        if isinstance(line, BadLine):
+            return ScoredLine(line.number, refused=line.reason)
+        group = line.group
+        parts = [group] if self._together else [one_response(group, n) for n in range(len(group.responses))]
+        each = len(group.responses) if self._together else 1
+        answers = []
+        for answer in await asyncio.gather(*(self._ask(part, each) for part in parts)):
+            if isinstance(answer, AdjudgeError):
+                return ScoredLine(line.number, refused=str(answer), error=answer)
+            answers.append(answer)
+        responses = tuple(response for answer in answers for response in answer.groups[0].responses)
+        judge = answers[0].judge
+        return ScoredLine(
+            line.number,
+            answers[0].groups[0].model_copy(update={"responses": responses}),
+            usage=tuple(answer.usage for answer in answers),
+            judge="" if judge is None else f"{judge.model}, {judge.fingerprint[:19]}…",
+        )
+
+    async def _ask(self, group: Group | Mapping[str, Any], responses: int) -> RewardAnswer | AdjudgeError:
+        async with self._slots:
+            if self._unreachable is not None:
+                return self._unreachable
+            try:
+                return await self._client.rewards(groups=[group], **self._options)
+            except AdjudgeError as error:
+                if isinstance(error, ConnectionFailed):
+                    self._unreachable = error
+                return error
+            finally:
+                for _ in range(responses):
+                    self._advance()
+
+
 async def stream_groups(
     client: AsyncClient,
     lines: Iterable[GroupLine | BadLine],
@@ -253,44 +300,7 @@ async def stream_groups(
     `advance` is called after each response. If the service cannot be reached, the lines that were not scored before are
     refused without being sent.
     """
-    slots = asyncio.Semaphore(concurrency)
-    unreachable: ConnectionFailed | None = None
-    together = options.get("mode") == "ranking"
-
-    async def score_one(group: Group, index: int) -> RewardAnswer | AdjudgeError:
-        nonlocal unreachable
-        async with slots:
-            if unreachable is not None:
-                return unreachable
-            try:
-                return await client.rewards(groups=[group if together else one_response(group, index)], **options)
-            except ConnectionFailed as error:
-                unreachable = unreachable or error
-                return unreachable
-            except AdjudgeError as error:
-                return error
-            finally:
-                for _ in group.responses if together else (index,):
-                    advance()
-
-    async def score_line(line: GroupLine | BadLine) -> ScoredLine:
-        if isinstance(line, BadLine):
-            return ScoredLine(line.number, refused=line.reason)
-        asked = range(1 if together else len(line.group.responses))
-        parts = await asyncio.gather(*(score_one(line.group, i) for i in asked))
-        errors = [part for part in parts if isinstance(part, AdjudgeError)]
-        if errors:
-            return ScoredLine(line.number, refused=str(errors[0]), error=errors[0])
-        answers = [part for part in parts if isinstance(part, RewardAnswer)]
-        responses = tuple(response for answer in answers for response in answer.groups[0].responses)
-        judge = answers[0].judge
-        return ScoredLine(
-            line.number,
-            answers[0].groups[0].model_copy(update={"responses": responses}),
-            usage=tuple(answer.usage for answer in answers),
-            judge="" if judge is None else f"{judge.model}, {judge.fingerprint[:19]}…",
-        )
-
+    scorer = _Scorer(client, options, asyncio.Semaphore(concurrency), advance)
     waiting: deque[asyncio.Task[ScoredLine]] = deque()
     rest = iter(lines)
     ended = False
@@ -299,7 +309,7 @@ async def stream_groups(
             if not ended and len(waiting) <= concurrency:
                 read = await asyncio.to_thread(lambda: list(islice(rest, concurrency)))
                 ended = not read
-                waiting.extend(asyncio.create_task(score_line(line)) for line in read)
+                waiting.extend(asyncio.create_task(scorer.score(line)) for line in read)
             else:
                 yield await waiting.popleft()
     finally:
@@ -307,41 +317,22 @@ async def stream_groups(
             task.cancel()
 
 
-async def score_groups(
-    client: AsyncClient,
-    lines: Sequence[GroupLine],
-    options: dict[str, Any],
-    *,
-    concurrency: int,
-    advance: Callable[[], None],
-) -> ScoredFile:
-    """Like `stream_groups`, for a file whose rewards are all needed at once."""
-    totals: Counter[str] = Counter()
-    scored = ScoredFile()
-    async for line in stream_groups(client, lines, options, concurrency=concurrency, advance=advance):
-        if isinstance(line.error, ConnectionFailed):
-            scored.unreachable = scored.unreachable or line.error
-        if line.rewards is None:
-            scored.refused[line.number] = str(line.refused)
-            continue
-        scored.groups.append(line.rewards)
-        scored.judge = line.judge or scored.judge
-        for usage in line.usage:
-            totals.update(usage.model_dump())
-    scored.usage = Usage(**totals)
-    return scored
+class ScoredFile:
+    """The results of a file: each is written when it is there, and without `keep`, only figures are kept.
 
+    Attributes:
+        groups: the rewards by line number, in order; empty without `keep`.
+        refused: lines that could not be scored and the reasons; without `keep`, the first thousand.
+        refused_lines: how many these are.
+        unreachable: the error of the first connection that failed. Nothing was asked after it.
+    """
 
-class ScoredRows:
-    """The results of a file: each is written when it is there, and only figures are kept, unless a table is wanted."""
-
-    def __init__(self, output: Path | None, *, print_rows: bool, keep: bool) -> None:
+    def __init__(self, output: Path | None = None, *, print_rows: bool = False, keep: bool = True) -> None:
         self.lines = self.responses = self.refused_lines = 0
         self.judge = ""
-        self.kept: list[GroupRewards] = []
+        self.groups: dict[int, GroupRewards] = {}
         self.unreachable: ConnectionFailed | None = None
         self.refused: dict[int, str] = {}
-        """Refused lines and the reasons, the first ones; `refused_lines` counts all."""
         self.unscored: Counter[str] = Counter()
         self.usage: Counter[str] = Counter()
         self._output = output
@@ -371,7 +362,7 @@ class ScoredRows:
             self.unreachable = self.unreachable or line.error
         if line.rewards is None:
             self.refused_lines += 1
-            if len(self.refused) < _REASONS_KEPT:
+            if self._keep or len(self.refused) < _REASONS_KEPT:
                 self.refused[line.number] = str(line.refused)
             return
         self.judge = line.judge or self.judge
@@ -380,9 +371,30 @@ class ScoredRows:
         for usage in line.usage:
             self.usage.update(usage.model_dump())
         if self._keep:
-            self.kept.append(line.rewards)
+            self.groups[line.number] = line.rewards
         if self._write is not None:
             self._write(line.rewards)
+
+
+async def score_groups(
+    client: AsyncClient,
+    lines: Sequence[GroupLine],
+    options: dict[str, Any],
+    *,
+    concurrency: int,
+    advance: Callable[[], None],
+) -> ScoredFile:
+    """Like `stream_groups`, for a file whose rewards are all needed at once.
+
+    Raises:
+        ConnectionFailed: the service could not be reached.
+    """
+    scored = ScoredFile()
+    async for line in stream_groups(client, lines, options, concurrency=concurrency, advance=advance):
+        scored.add(line)
+    if scored.unreachable is not None:
+        raise scored.unreachable
+    return scored
 
 
 _REASONS_KEPT = 1_000
