@@ -9,11 +9,12 @@ Operations get their store, their handlers, and the queue that the settings name
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import httpx2
 from fastapi import FastAPI
@@ -244,35 +245,9 @@ def build_app(
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
     judges = judges_of(settings, build_fence(settings))
     calibrations = CalibrationLoader.of(settings, judges)
-    engines: dict[str, Judge] = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
-    service.names = tuple(judges)
-    service.checker = next(iter(engines.values())).checker
-    service.executors = tuple([judge.executor for judge in engines.values()])
-    for judge in engines.values():
+    starter = JudgeStarter(service, judges, wait=wait_for_judge, on_failure=on_judge_failure)
+    for judge in starter.engines.values():
         judge.metrics.meter = authenticator.usage.count
-
-    def set_problem(why: str) -> None:
-        service.problem = why
-
-    async def start_judge(name: str, judge: Judge) -> None:
-        try:
-            await (judge.start() if wait_for_judge else load_judge(judge, set_problem))
-        except EngineStartError as error:
-            service.problem = str(error)
-            if on_judge_failure is not None:
-                on_judge_failure(service.problem)
-            return
-        service.judges[name] = judge
-
-    async def add_combined(name: str, judge: CombinedJudge, members: Sequence[asyncio.Task[None]]) -> None:
-        await asyncio.wait(members)
-        if all(member in service.judges for member in judge.names):
-            service.judges[name] = judge
-
-    async def watch_judges() -> None:
-        why = await wait_for_engine_failure(engines.values())
-        if on_judge_failure is not None:
-            on_judge_failure(why)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -280,40 +255,21 @@ def build_app(
             await calibrations.load()
         except CalibrationError as error:
             raise StartError(str(error)) from error
-        service.recorder = start_recorder(settings, ledger)
-        starting = {name: asyncio.create_task(start_judge(name, judge)) for name, judge in engines.items()}
-        combining = [
-            asyncio.create_task(add_combined(name, judge, [starting[member] for member in judge.names]))
-            for name, judge in judges.items()
-            if isinstance(judge, CombinedJudge)
-        ]
-        loading = [*starting.values(), *combining]
-        watching = asyncio.create_task(watch_judges())
-        counting = asyncio.create_task(authenticator.run())
-        refreshing = asyncio.create_task(calibrations.run())
-        sampling = asyncio.create_task(gold.run())
-        try:
-            if wait_for_judge:
-                await asyncio.gather(*loading)
-                if len(service.judges) < len(judges):
-                    raise StartError(service.problem)
+        async with AsyncExitStack() as closing:
+            for opened in (store, ledger):
+                closing.push_async_callback(opened.close)
+            service.recorder = start_recorder(settings, ledger)
+            if service.recorder is not None:
+                closing.push_async_callback(asyncio.to_thread, service.recorder.close)
+            for shared in (idempotency_keys, tenants, rates):
+                closing.push_async_callback(shared.close)
+            await closing.enter_async_context(_in_background(authenticator.run()))
+            await closing.enter_async_context(starter.running())
+            for work in (calibrations.run(), gold.run()):
+                await closing.enter_async_context(_in_background(work))
+            closing.push_async_callback(gold.drain)
             async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
-        finally:
-            await gold.drain()
-            for task in (*loading, watching, refreshing, sampling):
-                task.cancel()
-            await asyncio.gather(*loading, watching, refreshing, sampling, return_exceptions=True)
-            await asyncio.gather(*(judge.close() for judge in engines.values()))
-            counting.cancel()
-            await asyncio.gather(counting, return_exceptions=True)
-            await rates.close()
-            await tenants.close()
-            await idempotency_keys.close()
-            if service.recorder is not None:
-                await asyncio.to_thread(service.recorder.close)
-            await ledger.close()
-            await store.close()
 
     return create_app(
         service,
@@ -321,6 +277,85 @@ def build_app(
         body_timeout_s=settings.client_timeout_s,
         lifespan=lifespan,
     )
+
+
+class JudgeStarter:
+    """Loads the judges of a service in the background, and says when one cannot be loaded or dies.
+
+    With `wait`, they are loaded before the service starts.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        judges: Mapping[str, AnyJudge],
+        *,
+        wait: bool,
+        on_failure: Callable[[str], None] | None,
+    ) -> None:
+        self.engines = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
+        self._service = service
+        self._combined = {name: judge for name, judge in judges.items() if isinstance(judge, CombinedJudge)}
+        self._wait = wait
+        self._on_failure = on_failure or (lambda _: None)
+        service.names = tuple(judges)
+        service.checker = next(iter(self.engines.values())).checker
+        service.executors = tuple([judge.executor for judge in self.engines.values()])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load the judges, and close them at the end of the block.
+
+        Raises:
+            StartError: with `wait`, a judge cannot be loaded.
+        """
+        starting = {name: asyncio.create_task(self._start(name, judge)) for name, judge in self.engines.items()}
+        loading = [*starting.values()]
+        for name, judge in self._combined.items():
+            loading.append(asyncio.create_task(self._add(name, judge, [starting[member] for member in judge.names])))
+        watching = asyncio.create_task(self._watch())
+        try:
+            if self._wait:
+                await asyncio.gather(*loading)
+                if len(self._service.judges) < len(loading):
+                    raise StartError(self._service.problem)
+            yield
+        finally:
+            for task in (*loading, watching):
+                task.cancel()
+            await asyncio.gather(*loading, watching, return_exceptions=True)
+            await asyncio.gather(*(judge.close() for judge in self.engines.values()))
+
+    async def _start(self, name: str, judge: Judge) -> None:
+        try:
+            await (judge.start() if self._wait else load_judge(judge, self._set_problem))
+        except EngineStartError as error:
+            self._set_problem(str(error))
+            self._on_failure(str(error))
+        else:
+            self._service.judges[name] = judge
+
+    async def _add(self, name: str, judge: CombinedJudge, members: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.wait(members)
+        if all(member in self._service.judges for member in judge.names):
+            self._service.judges[name] = judge
+
+    async def _watch(self) -> None:
+        self._on_failure(await wait_for_engine_failure(self.engines.values()))
+
+    def _set_problem(self, why: str) -> None:
+        self._service.problem = why
+
+
+@asynccontextmanager
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a task for the duration of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def build_fence(settings: Settings) -> Callable[[str], str]:
