@@ -348,8 +348,3 @@ def test_pipelined_requests_of_a_disconnected_client_are_not_processed() -> None
             assert begun.wait(30)
         assert left.wait(30)
     assert asked == ["/0"]
-
-
-def test_the_protocol_has_the_given_timeouts() -> None:
-    protocol = uvicorn_options(7.0, 3.0, 1024)["http"]
-    assert (protocol.timeout_s, protocol.drain_s) == (7.0, 3.0)
