@@ -119,7 +119,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "RubricReward": call,
         "- rows to groups": read_all,
         "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
-        "- answer from JSON": lambda: list(RewardStreamParser("", prepared).feed(replay.answer)),
+        "- answer from JSON": lambda: [*map(RewardStreamParser("", prepared).read, replay.answer.split(b"\n"))],
         "- metrics": lambda: reward_metrics(rows, [], 0.0, set()),
         PLACED: lambda: list(reader.place(sent, step.completion_ids)),
         "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),

@@ -3,7 +3,7 @@
 This module does no I/O; `trainer_client.client.connection` sends the requests and reads the bytes.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from trainer_client.errors import (
     error_class_for_status,
 )
 from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardRequest, RewardSummary
+from trainer_client.wire.ledger import RecomputeEvent
 from trainer_client.wire.problems import Problem
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
@@ -113,9 +114,10 @@ def readiness_error(response: httpx2.Response) -> AdjudgeError | None:
     """
     if response.is_success:
         return None
+    error = error_for(response)
     if response.status_code < 500:
-        raise error_for(response)
-    return error_for(response)
+        raise error
+    return error
 
 
 def error_for(response: httpx2.Response) -> AdjudgeError:
@@ -206,15 +208,59 @@ NDJSON = "application/x-ndjson"
 _EXCERPT_BYTES = 200
 
 
+EventT = TypeVar("EventT", RewardEvent, RecomputeEvent)
+
+
+async def lines_of(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of an answer, without their line feeds, as they arrive."""
+    begun: list[bytes] = []
+    async for piece in pieces:
+        end, *starts = piece.split(b"\n")
+        begun.append(end)
+        for start in starts:
+            yield b"".join(begun)
+            begun = [start]
+
+
+def read_event(line: bytes, event: type[EventT], base_url: str, request_id: str | None) -> EventT:
+    """Read a line of a streamed answer.
+
+    Raises:
+        AdjudgeError: the line holds a problem.
+        ServerError: the line breaks the wire contract.
+    """
+    try:
+        read = event.model_validate_json(line)
+    except ValidationError as error:
+        raise ServerError(
+            f"a line of the answer of {base_url} is not a valid {event.__name__}; check that base_url is an Adjudge "
+            f"service of this version ({line[:_EXCERPT_BYTES].decode(errors='replace')})",
+            status=200,
+            request_id=request_id,
+        ) from error
+    if read.problem is not None:
+        raise error_for_problem(read.problem, read.problem.status)
+    return read
+
+
+def cut_off_error(base_url: str, request_id: str | None, remedy: str) -> ConnectionFailed:
+    """The error of a streamed answer that ends before its summary."""
+    return ConnectionFailed(
+        f"the answer of {base_url} was cut off before its summary (request {request_id}); {remedy}",
+        request_id=request_id,
+        retryable=True,
+    )
+
+
 class RewardStreamParser:
-    """Parser of one streamed answer, fed with bytes as they arrive.
+    """Parser of one streamed answer, line by line.
 
     Args:
         base_url: the service's URL, for messages.
         request: the request for rewards.
 
     Attributes:
-        started: whether a group has been yielded, after which the request cannot be retried.
+        started: whether a group has been read, after which the request cannot be retried.
         summary: the summary, once it has arrived.
         retried_error: the error after which the request is being sent again; None once the service answers.
     """
@@ -229,31 +275,34 @@ class RewardStreamParser:
         self._asked: RewardRequest = request.rewards
         self._expected = ExpectedGroups(request.rewards)
         self._request_id: str | None = None
-        self._buffer: list[bytes] = []
 
     def is_stream(self, response: httpx2.Response) -> bool:
-        """Whether an answer is streamed in lines; if not, pass the whole answer to `parse_whole`."""
+        """Whether a successful answer is streamed in lines; if not, pass the whole answer to `parse_whole`."""
         self._request_id = response.headers.get("X-Request-Id")
-        self._buffer = []
         self._expected = ExpectedGroups(self._asked)
-        if response.is_success:
-            self.retried_error = None
-        return response.is_success and NDJSON in response.headers.get("Content-Type", "")
+        self.retried_error = None
+        return NDJSON in response.headers.get("Content-Type", "")
 
-    def feed(self, piece: bytes) -> Iterator[GroupRewards]:
-        """Yield the groups whose lines end in this piece of the answer.
+    def read(self, line: bytes) -> GroupRewards | None:
+        """Return the group of a line; None if the line has none, or comes after the summary.
 
         Raises:
-            AdjudgeError: a line holds a problem.
-            ServerError: a line breaks the wire contract.
+            AdjudgeError: the line holds a problem.
+            ServerError: the line breaks the wire contract.
             MismatchedAnswer: a group was not asked for, or some are missing at the summary.
         """
-        end_of_line, *line_starts = piece.split(b"\n")
-        self._buffer.append(end_of_line)
-        for line_start in line_starts:
-            line = b"".join(self._buffer)
-            self._buffer = [line_start]
-            yield from self._read(line)
+        if self.summary is not None or not line.strip():
+            return None
+        event = read_event(line, RewardEvent, self._base_url, self._request_id)
+        asked = f"{self._request.method} {self._request.path}"
+        if event.summary is not None:
+            problem = self._expected.missing() or summary_problem(self._asked, event.summary)
+            require_match(problem, asked, self._request_id)
+            self.summary = event.summary
+        if event.group is not None:
+            require_match(self._expected.take(event.group), asked, self._request_id)
+            self.started = True
+        return event.group
 
     def end(self) -> None:
         """Check that the answer is complete when the stream has ended.
@@ -262,12 +311,8 @@ class RewardStreamParser:
             ConnectionFailed: it had no summary.
         """
         if self.summary is None:
-            raise ConnectionFailed(
-                f"the answer of {self._base_url} was cut off before its summary (request {self._request_id}); "
-                "the groups received are complete, request the others again",
-                request_id=self._request_id,
-                retryable=True,
-            )
+            remedy = "the groups received are complete, request the others again"
+            raise cut_off_error(self._base_url, self._request_id, remedy)
 
     def parse_whole(self, response: httpx2.Response) -> Iterator[GroupRewards]:
         """Yield the groups of an answer that is not streamed.
@@ -278,31 +323,6 @@ class RewardStreamParser:
         answer = read_answer(response, self._request)
         self.summary = RewardSummary.model_validate(answer.model_dump(exclude={"groups"}))
         yield from answer.groups
-
-    def _read(self, line: bytes) -> Iterator[GroupRewards]:
-        if self.summary is not None or not line.strip():
-            return
-        try:
-            event = RewardEvent.model_validate_json(line)
-        except ValidationError as error:
-            raise ServerError(
-                "a line of the answer is not a valid RewardEvent; check that base_url is an Adjudge service of this "
-                f"version ({line[:_EXCERPT_BYTES].decode(errors='replace')})",
-                status=200,
-                request_id=self._request_id,
-            ) from error
-        if event.problem is not None:
-            raise error_for_problem(event.problem, event.problem.status)
-        if event.summary is not None:
-            self._require_match(self._expected.missing() or summary_problem(self._asked, event.summary))
-            self.summary = event.summary
-        if event.group is not None:
-            self._require_match(self._expected.take(event.group))
-            self.started = True
-            yield event.group
-
-    def _require_match(self, problem: str | None) -> None:
-        require_match(problem, f"{self._request.method} {self._request.path}", self._request_id)
 
 
 class AsyncRewardStream(AsyncIterator[GroupRewards]):
@@ -325,7 +345,9 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
         Raises:
             RuntimeError: the stream has not been read to its end.
         """
-        return summary_of(self._parser)
+        if self._parser.summary is None:
+            raise RuntimeError("the stream has no summary before its end; read all of its groups first")
+        return self._parser.summary
 
     @property
     def retried_error(self) -> AdjudgeError | None:
@@ -346,10 +368,3 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def summary_of(parser: RewardStreamParser) -> RewardSummary:
-    """Return the summary of a stream; raises `RuntimeError` if it has not been read to its end."""
-    if parser.summary is None:
-        raise RuntimeError("the stream has no summary before its end; read all of its groups first")
-    return parser.summary

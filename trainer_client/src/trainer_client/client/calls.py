@@ -127,6 +127,18 @@ def new_idempotency_header() -> dict[str, str]:
     return {"Idempotency-Key": secrets.token_hex(16)}
 
 
+def query(**given: object) -> dict[str, str | list[str]]:
+    """Return the parameters of a query as text; those that are None are left out."""
+    present = {name: value for name, value in given.items() if value is not None}
+    return {name: _query_value(value) for name, value in present.items()}
+
+
+def _query_value(value: object) -> str | list[str]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [*value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[str, Any]:
     """Return the keyword arguments to send a request with, for a client with this timeout."""
     read_timeout_s = max(timeout_s, request.min_timeout_s)
@@ -262,7 +274,7 @@ def judging_request(
     )
 
 
-def validated(message: type[MessageT], fields: Mapping[str, Any]) -> MessageT:
+def validated(message: type[MessageT], fields: BaseModel | Mapping[str, Any]) -> MessageT:
     """Return a message made of these fields; raise `InvalidRequest` if they break the wire contract."""
     try:
         return message.model_validate(fields)

@@ -17,9 +17,9 @@ import random as _random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -29,6 +29,8 @@ from trainer_client.client.answers import (
     AnswerT,
     PreparedRequest,
     RewardStreamParser,
+    error_for,
+    lines_of,
     read_answer,
     readiness_error,
     typed_errors,
@@ -331,6 +333,29 @@ class AsyncConnection:
         with typed_errors(self.base_url):
             return await self._http.request(**options)
 
+    async def _pages(self, request: PreparedRequest[AnswerT]) -> AsyncGenerator[AnswerT, None]:
+        """Send a request for the first page of a list and for each page after it, and yield the pages."""
+        while True:
+            page = await self.send(request)
+            yield page
+            if (cursor := vars(page)["next_cursor"]) is None:
+                return
+            request = replace(request, params={**request.params, "after": cursor})
+
+    @asynccontextmanager
+    async def _streamed(self, request: PreparedRequest[AnswerT]) -> AsyncIterator[httpx2.Response]:
+        """Send a request once, and give its successful response to be read.
+
+        Raises:
+            AdjudgeError: the answer is an error, or the connection broke, also while the response is read.
+        """
+        with typed_errors(self.base_url):
+            async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_for(response)
+                yield response
+
     async def _stream_groups(
         self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
     ) -> AsyncGenerator[GroupRewards, None]:
@@ -341,20 +366,19 @@ class AsyncConnection:
         Raises:
             AdjudgeError: the request failed, or the stream was cut off.
         """
-        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
+        retry_state = self._policy.start()
         while True:
             try:
-                with typed_errors(self.base_url):
-                    async with self._http.stream(**options) as response:
-                        if parser.is_stream(response):
-                            async for piece in response.aiter_bytes():
-                                for group in parser.feed(piece):
-                                    yield group
-                            parser.end()
-                        else:
-                            await response.aread()
-                            for group in parser.parse_whole(response):
+                async with self._streamed(request) as response:
+                    if parser.is_stream(response):
+                        async for line in lines_of(response.aiter_bytes()):
+                            if (group := parser.read(line)) is not None:
                                 yield group
+                        parser.end()
+                    else:
+                        await response.aread()
+                        for group in parser.parse_whole(response):
+                            yield group
                 return
             except AdjudgeError as error:
                 if parser.summary is not None:

@@ -1,18 +1,21 @@
 """The clients' methods for recorded verdicts, recomputed rewards and training runs."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-import httpx2
-from pydantic import ValidationError
-
-from trainer_client.client.answers import PreparedRequest, error_for, error_for_problem, require_match, typed_errors
-from trainer_client.client.calls import invalid_request_error, send_options, to_json_bytes
+from trainer_client.client.answers import (
+    NDJSON,
+    PreparedRequest,
+    cut_off_error,
+    lines_of,
+    read_event,
+    require_match,
+)
+from trainer_client.client.calls import query, to_json_bytes, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
-from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import (
     CriterionKind,
     FailurePolicy,
@@ -62,13 +65,9 @@ class AsyncRunMethods(AsyncConnection):
         Raises:
             AdjudgeError: as for `rewards`.
         """
-        after: str | None = None
-        while True:
-            page = await self.send(runs_request(after))
+        async for page in self._pages(PreparedRequest("GET", "/v1/runs", RunPage)):
             for run in page.runs:
                 yield run
-            if (after := page.next_cursor) is None:
-                return
 
     async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
         """Fetch the statistics of a run, with all its steps in order; `next_cursor` is None.
@@ -86,13 +85,15 @@ class AsyncRunMethods(AsyncConnection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        name = self.run if run is None else run
-        report = await self.send(run_request(name, part, None))
-        steps = [*report.steps]
-        while report.next_cursor is not None:
-            report = await self.send(run_request(name, part, report.next_cursor))
-            steps += report.steps
-        return report.model_copy(update={"steps": tuple(steps)})
+        name = self._run_name(run)
+
+        def mismatch(report: RunReport) -> str | None:
+            return unequal({"run": name or None}, report.run)
+
+        params = query(**{"limit": _STEPS_PER_PAGE, **part})
+        request = PreparedRequest("GET", _path(name), RunReport, params=params, mismatch=mismatch)
+        pages = [page async for page in self._pages(request)]
+        return pages[-1].model_copy(update={"steps": tuple(step for page in pages for step in page.steps)})
 
     async def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
         """Fetch what the monitors find in a run.
@@ -105,7 +106,11 @@ class AsyncRunMethods(AsyncConnection):
             NotFound: the ledger has no step of such a run.
             AdjudgeError: as for `rewards`.
         """
-        return await self.send(monitors_request(self.run if run is None else run, until_step))
+        name, params = self._run_name(run), query(until_step=until_step)
+        mismatch = partial(unequal, {"run": name or None})
+        return await self.send(
+            PreparedRequest("GET", _path(name, "/monitors"), MonitorReport, params=params, mismatch=mismatch)
+        )
 
     async def corrected_rates(
         self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
@@ -120,7 +125,11 @@ class AsyncRunMethods(AsyncConnection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        return await self.send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+        name, params = self._run_name(run), query(first_step=first_step, last_step=last_step)
+        mismatch = partial(unequal, {"run": name or None})
+        return await self.send(
+            PreparedRequest("GET", _path(name, "/corrected-rates"), CorrectedRates, params=params, mismatch=mismatch)
+        )
 
     async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
         """Report what was measured in a training step, which the console draws over the steps of the run.
@@ -135,62 +144,18 @@ class AsyncRunMethods(AsyncConnection):
             InvalidRequest: there is no run, or a name or a number is invalid.
             AdjudgeError: as for `rewards`.
         """
-        await self.send(measures_request(self.run if run is None else run, step, measures))
+        body = validated(StepMeasures, {"run": self._run_name(run), "step": step, "measures": dict(measures)})
+        mismatch = partial(unequal, {"run": body.run, "step": body.step})
+        await self.send(PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body), mismatch=mismatch))
+
+    def _run_name(self, run: str | None) -> str:
+        return (self.run if run is None else run) or ""
 
 
-def measures_request(run: str | None, step: int, measures: Mapping[str, float]) -> PreparedRequest[StepMeasures]:
-    """Build `PUT /v1/measures`.
-
-    Raises:
-        InvalidRequest: the request breaks the wire contract.
-    """
-    try:
-        body = StepMeasures(run=run or "", step=step, measures=dict(measures))
-    except ValidationError as error:
-        raise invalid_request_error(error) from error
-    mismatch = partial(unequal, {"run": body.run, "step": body.step})
-    return PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body), mismatch=mismatch)
-
-
-def runs_request(after: str | None) -> PreparedRequest[RunPage]:
-    """Build `GET /v1/runs` for the page after a cursor."""
-    return PreparedRequest("GET", "/v1/runs", RunPage, params={"after": after} if after else {})
-
-
-def run_request(run: str | None, part: RunKeywords, after: str | None) -> PreparedRequest[RunReport]:
-    """Build `GET /v1/runs/{run}` for the page of steps after a cursor."""
-    given: Mapping[str, object] = {"limit": _STEPS_PER_PAGE, **part, "after": after}
-    params = {
-        name: [*value] if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
-        for name, value in given.items()
-        if value is not None
-    }
-    path = f"/v1/runs/{_quote_segment(run or '')}"
-    return PreparedRequest(
-        "GET", path, RunReport, params=params, mismatch=lambda report: unequal({"run": run or None}, report.run)
-    )
-
-
-def monitors_request(run: str | None, until_step: int | None) -> PreparedRequest[MonitorReport]:
-    """Build `GET /v1/runs/{run}/monitors`."""
-    params = {} if until_step is None else {"until_step": str(until_step)}
-    path, mismatch = f"/v1/runs/{_quote_segment(run or '')}/monitors", partial(unequal, {"run": run or None})
-    return PreparedRequest("GET", path, MonitorReport, params=params, mismatch=mismatch)
-
-
-def corrected_rates_request(
-    run: str | None, first_step: int | None, last_step: int | None
-) -> PreparedRequest[CorrectedRates]:
-    """Build `GET /v1/runs/{run}/corrected-rates`."""
-    given = {"first_step": first_step, "last_step": last_step}
-    params = {name: str(value) for name, value in given.items() if value is not None}
-    path = f"/v1/runs/{_quote_segment(run or '')}/corrected-rates"
-    return PreparedRequest("GET", path, CorrectedRates, params=params, mismatch=partial(unequal, {"run": run or None}))
-
-
-def _quote_segment(run: str) -> str:
-    """Quote a run's name as one path segment; `.` and `..`, which have a meaning in paths, are quoted too."""
-    return run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")
+def _path(run: str, part: str = "") -> str:
+    """Return the path of a run, whose name is one segment; `.` and `..`, which have a meaning in paths, are quoted."""
+    segment = run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")
+    return f"/v1/runs/{segment}{part}"
 
 
 _REWARD_FIELDS = (
@@ -264,7 +229,14 @@ class AsyncLedgerMethods(AsyncRunMethods):
                 the mode.
             AdjudgeError: during iteration, as for `rewards`. The request is not retried.
         """
-        return self._stream_recompute(recompute_request(run or self.run, rules))
+        name = run or self.run
+        given = {rule: value for rule, value in rules.items() if value is not None}
+        reward = {rule: given.pop(rule) for rule in _REWARD_FIELDS if rule in given}
+        body = to_json_bytes(validated(RecomputeRequest, {"run": name, "reward": reward, **given}))
+        mismatch = partial(_recomputed_problem, name)
+        return self._recomputed(
+            PreparedRequest("POST", "/v1/rewards/recompute", RecomputeEvent, body, accept=NDJSON, mismatch=mismatch)
+        )
 
     async def recorded_verdicts(
         self, run: str | None = None, **filters: Unpack[VerdictFilters]
@@ -279,14 +251,21 @@ class AsyncLedgerMethods(AsyncRunMethods):
         Raises:
             AdjudgeError: as for `rewards`.
         """
-        after: str | None = None
-        while True:
-            page = await self.send(recorded_verdicts_request(run or self.run, filters, after))
+        params = query(**{"run": run or self.run or "", "limit": 500, **filters})
+        of_record = {"run": run or self.run or None, "step": filters.get("step")}
+        of_verdict = {"criterion": filters.get("criterion")}
+
+        def mismatch(page: RecordedPage) -> str | None:
+            for recorded in page.verdicts:
+                found = unequal(of_record, recorded, unless_null=True)
+                if found := found or unequal(of_verdict, recorded.verdict, unless_null=True):
+                    return f"verdict {recorded.id!r}: {found}"
+            return None
+
+        request = PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params, mismatch=mismatch)
+        async for page in self._pages(request):
             for verdict in page.verdicts:
                 yield verdict
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
 
     async def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
         """Say of recorded verdicts whether the criterion is met; the labels belong to this client's key.
@@ -300,36 +279,22 @@ class AsyncLedgerMethods(AsyncRunMethods):
             NotFound: the run has no such verdict.
             AdjudgeError: as for `rewards`.
         """
-        return await self.send(label_request(self.run if run is None else run, labels))
+        given = [{"verdict": verdict, "met": met} for verdict, met in labels.items()]
+        request = validated(LabelRequest, {"run": self._run_name(run), "labels": given})
+        body = request.model_dump_json().encode()  # a null deletes a label
+        return await self.send(PreparedRequest("PUT", "/v1/labels", LabelReceipt, body))
 
-    async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
-        parser = RecomputeStreamParser(self.base_url, request)
-        with typed_errors(self.base_url):
-            async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
-                if not response.is_success:
-                    await response.aread()
-                    raise error_for(response)
-                async for piece in response.aiter_bytes():
-                    for line in parser.feed(piece):
-                        yield line
-                parser.end(response)
-
-
-def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequest[RecomputeEvent]:
-    """Build `POST /v1/rewards/recompute`.
-
-    Raises:
-        InvalidRequest: the request breaks the wire contract.
-    """
-    given = {name: value for name, value in rules.items() if value is not None}
-    reward = {name: given.pop(name) for name in _REWARD_FIELDS if name in given}
-    try:
-        request = RecomputeRequest.model_validate({"run": run, "reward": reward, **given})
-    except ValidationError as error:
-        raise invalid_request_error(error) from error
-    mismatch, body = partial(_recomputed_problem, run), to_json_bytes(request)
-    path, accept = "/v1/rewards/recompute", "application/x-ndjson"
-    return PreparedRequest("POST", path, RecomputeEvent, body, accept=accept, mismatch=mismatch)
+    async def _recomputed(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
+        done = False
+        async with self._streamed(request) as response:
+            request_id = response.headers.get("X-Request-Id")
+            async for line in lines_of(response.aiter_bytes()):
+                event = read_event(line, RecomputeEvent, self.base_url, request_id)
+                require_match(request.mismatch(event), f"{request.method} {request.path}", request_id)
+                done = event.summary is not None
+                yield event
+        if not done:
+            raise cut_off_error(self.base_url, request_id, "send the request again")
 
 
 def _recomputed_problem(run: str | None, event: RecomputeEvent) -> str | None:
@@ -341,74 +306,3 @@ def _recomputed_problem(run: str | None, event: RecomputeEvent) -> str | None:
     if event.group is not None and len(set(positions)) < len(positions):
         return f"group {event.group.id!r} has a response more than once"
     return None
-
-
-def label_request(run: str | None, labels: Mapping[str, bool | None]) -> PreparedRequest[LabelReceipt]:
-    """Build `PUT /v1/labels`.
-
-    Raises:
-        InvalidRequest: the request breaks the wire contract.
-    """
-    given = [{"verdict": verdict, "met": met} for verdict, met in labels.items()]
-    try:
-        request = LabelRequest.model_validate({"run": run or "", "labels": given})
-    except ValidationError as error:
-        raise invalid_request_error(error) from error
-    body = request.model_dump_json().encode()  # with its nulls, which take labels back
-    return PreparedRequest("PUT", "/v1/labels", LabelReceipt, body)
-
-
-def recorded_verdicts_request(
-    run: str | None, filters: VerdictFilters, after: str | None
-) -> PreparedRequest[RecordedPage]:
-    """Build `GET /v1/verdicts` for the page after a cursor."""
-    given = {"run": run or "", "limit": 500, **filters, "after": after}
-    params = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
-    of_record = {"run": run or None, "step": filters.get("step")}
-    of_verdict = {"criterion": filters.get("criterion")}
-
-    def mismatch(page: RecordedPage) -> str | None:
-        for recorded in page.verdicts:
-            found = unequal(of_record, recorded, unless_null=True)
-            if found := found or unequal(of_verdict, recorded.verdict, unless_null=True):
-                return f"verdict {recorded.id!r}: {found}"
-        return None
-
-    return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params, mismatch=mismatch)
-
-
-class RecomputeStreamParser:
-    """Parser of one streamed answer, fed with bytes as they arrive. Only a line feed ends a line."""
-
-    def __init__(self, base_url: str, request: PreparedRequest[RecomputeEvent]) -> None:
-        self._base_url = base_url
-        self._request = request
-        self._buffer = b""
-        self._done = False
-
-    def feed(self, piece: bytes) -> Iterable[RecomputeEvent]:
-        """Yield the events whose lines end in this piece. A line with a problem raises its error."""
-        *lines, self._buffer = (self._buffer + piece).split(b"\n")
-        for line in lines:
-            try:
-                event = RecomputeEvent.model_validate_json(line)
-            except ValidationError as error:
-                raise ServerError(
-                    f"a line of the answer of {self._base_url} is not a valid RecomputeEvent; check that base_url is "
-                    "an Adjudge service of this version",
-                    status=200,
-                ) from error
-            if event.problem is not None:
-                raise error_for_problem(event.problem, event.problem.status)
-            require_match(self._request.mismatch(event), f"{self._request.method} {self._request.path}", None)
-            self._done = event.summary is not None
-            yield event
-
-    def end(self, response: httpx2.Response) -> None:
-        """Check that the answer is complete when the stream has ended; raise `ConnectionFailed` if it is not."""
-        if not self._done:
-            raise ConnectionFailed(
-                f"the answer of {self._base_url} was cut off before its summary; send the request again",
-                request_id=response.headers.get("X-Request-Id"),
-                retryable=True,
-            )
