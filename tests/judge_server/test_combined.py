@@ -13,7 +13,6 @@ from judge_server.judging.combining import (
     Band,
     CascadeRule,
     CombinedConfig,
-    CombinedResult,
     DawidSkene,
     PanelRule,
     StoredBand,
@@ -131,7 +130,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
         (1.0, pytest.approx(0.9)),
         (0.0, pytest.approx(0.2)),
     ]
-    assert isinstance(said[3], CombinedResult)
+    assert isinstance(said[3], JudgeResult)
     assert [(one.judge, one.score) for one in said[3].members] == [("small", 1.0), ("large", 0.0)]
     assert {
         name: (cost.verdicts, cost.costs.calls, cost.costs.tokens_computed) for name, cost in found.members.items()
@@ -170,7 +169,7 @@ async def test_a_criterion_without_a_verdict_of_the_small_judge_goes_to_the_larg
     members = NamedJudges(small=SURE | {"Gamma": CallFailure("parse", "mumbled")}, large={"Gamma": 0.9})
     said = await verdicts(await members.cascade())
     gamma = said["c2"]
-    assert isinstance(gamma, CombinedResult)
+    assert isinstance(gamma, JudgeResult)
     assert [(one.judge, one.score, one.failure) for one in gamma.members] == [
         ("small", None, "parse"),
         ("large", 1.0, None),
@@ -295,7 +294,8 @@ async def test_a_panel_decides_without_a_failed_judge_only_if_it_could_not_chang
     members = NamedJudges(a={"Alpha": 0.9, "Beta": 0.6}, b={"Alpha": gone, "Beta": gone}, c={"Alpha": 0.8, "Beta": 0.7})
     said = await verdicts(await members.panel(), of=CRITERIA[:2])
     alpha, beta = said["c0"], said["c1"]
-    assert isinstance(alpha, CombinedResult)
+    assert isinstance(alpha, JudgeResult)
+    assert [one.judge for one in alpha.members] == ["a", "b", "c"]
     assert (alpha.score, alpha.probability) == (1.0, pytest.approx(0.85))
     assert isinstance(beta, CallFailure)
     assert beta.detail == "1 of 3 judges of the panel failed and could have turned the verdict; 'b': gone"
@@ -443,7 +443,8 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
     said = {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].pending}
     assert members.asked("large") == {"Beta"}
     for criterion, outcome in said.items():
-        assert isinstance(outcome, CombinedResult)
+        assert isinstance(outcome, JudgeResult)
+        assert outcome.members
         word = CRITERIA[int(criterion[1:])].description.rstrip(".")
         by_small, by_large = relative_probability(given[word], 0.6), relative_probability(SURE[word], SURE[word])
         expected = by_large if word == "Beta" else by_small

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -44,8 +44,8 @@ end
 """
 """Sets each key to its value unless it exists; the first argument is the time to live. As a pipeline, this takes the
 client twice as long, and three more iterations of the event loop."""
-_FIELDS = len(fields(JudgeResult))
-_values_of = attrgetter(*[field.name for field in fields(JudgeResult)])  # a fifth of the time of astuple
+_FIELDS = ("score", "probability", "choice_mass", "step", "grade", "rationale", "raw_probability")
+_values_of = attrgetter(*_FIELDS)  # a fifth of the time of astuple
 
 
 class _MemoryOptions(UrlOptions):
@@ -215,4 +215,4 @@ def _decoded(value: bytes) -> JudgeResult:
         value = zlib.decompress(value[1:])
     values = json.loads(value.decode("utf-8", "surrogatepass"))
     result = JudgeResult(*values)
-    return result if len(values) == _FIELDS else replace(result, raw_probability=result.probability)
+    return result if len(values) == len(_FIELDS) else replace(result, raw_probability=result.probability)

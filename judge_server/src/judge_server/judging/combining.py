@@ -23,45 +23,16 @@ from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import CallOutcome
 from judge_server.ports import Batch, CallFailure, JudgeResult
+from trainer_client.wire import MemberVerdict
 
 BY_JUDGE: Literal["judge"] = "judge"
 
 
-class MemberOutcome(NamedTuple):
-    """What a member of a cascade or panel said, as kept with the combined verdict."""
-
-    judge: str
-    score: float | None
-    probability: float | None
-    failure: str | None
-
-    @classmethod
-    def of(cls, judge: str, outcome: CallOutcome) -> "MemberOutcome":
-        """Return what is kept of a member's outcome."""
-        if isinstance(outcome, CallFailure):
-            return cls(judge, None, None, outcome.kind)
-        return cls(judge, outcome.score, outcome.probability, None)
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class CombinedResult(JudgeResult):
-    """A verdict of a cascade or panel, with what each member said that was asked. It is not cached; theirs are."""
-
-    members: tuple[MemberOutcome, ...] = ()
-
-    @classmethod
-    def of(cls, result: JudgeResult, members: tuple[MemberOutcome, ...]) -> "CombinedResult":
-        """Return a member's verdict as that of the whole."""
-        return cls(
-            result.score,
-            result.probability,
-            result.choice_mass,
-            result.step,
-            result.grade,
-            result.rationale,
-            result.raw_probability,
-            members,
-        )
+def member_verdict(judge: str, outcome: CallOutcome) -> MemberVerdict:
+    """Return what is kept of a member's outcome with the combined verdict."""
+    if isinstance(outcome, CallFailure):
+        return MemberVerdict(judge=judge, score=None, probability=None, failure=outcome.kind)
+    return MemberVerdict(judge=judge, score=outcome.score, probability=outcome.probability, failure=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +74,13 @@ class CascadeRule:
         assert small is not None
         if large is None:
             assert isinstance(small, JudgeResult)
-            return CombinedResult.of(small, (MemberOutcome.of(names[0], small),))
+            return replace(small, members=(member_verdict(names[0], small),))
         if isinstance(large, CallFailure):
             said = "failed" if isinstance(small, CallFailure) else f"said {small.probability}"
             detail = f"{names[0]!r} {said}, so {names[1]!r} was asked, which failed: {large.detail}"
             return replace(large, detail=detail)
         asked = zip(names, (small, large), strict=True)
-        return CombinedResult.of(large, tuple([MemberOutcome.of(*one) for one in asked]))
+        return replace(large, members=tuple([member_verdict(*one) for one in asked]))
 
 
 class Posterior(NamedTuple):
@@ -226,13 +197,13 @@ class PanelRule:
             return replace(first, detail=f"{others}; {name!r}: {first.detail}")
         score = 1.0 if probability >= SATISFIED_THRESHOLD else 0.0
         side = [one for one in given if (one.score >= SATISFIED_THRESHOLD) == bool(score)] or given
-        return CombinedResult(
+        return JudgeResult(
             score,
             probability,
             step=Counter([one.step for one in side]).most_common(1)[0][0],
             rationale=next((one.rationale for one in side if one.rationale is not None), None),
             raw_probability=probability,
-            members=tuple([MemberOutcome.of(name, one) for name, one in zip(names, asked, strict=True)]),
+            members=tuple([member_verdict(name, one) for name, one in zip(names, asked, strict=True)]),
         )
 
 

@@ -13,7 +13,7 @@ map then applies to `raw_probability`. Both calls are cached like any other; the
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 from judge_server.judging.calibration import ProbabilityMap
@@ -26,13 +26,6 @@ EMPTY_RESPONSE = ""
 """The response without content, shown between markers as any other."""
 
 _CLIP = 1e-9
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class ContextualResult(JudgeResult):
-    """A verdict relative to the one on an empty response, with the judge's probability of yes there."""
-
-    content_free_probability: float | None = None
 
 
 class RelativeVerdict(NamedTuple):
@@ -85,15 +78,12 @@ def relate(
         return CallFailure("engine", "contextual calibration needs probabilities, and the judge gave none")
     raw = relative_probability(given, without, weight)
     probability = scaling.calibrate(raw)
-    return ContextualResult(
-        1.0 if probability >= scaling.threshold else 0.0,
-        probability,
-        asked.choice_mass,
-        asked.step,
-        asked.grade,
-        asked.rationale,
-        raw,
-        without,
+    return replace(
+        asked,
+        score=1.0 if probability >= scaling.threshold else 0.0,
+        probability=probability,
+        raw_probability=raw,
+        content_free_probability=without,
     )
 
 

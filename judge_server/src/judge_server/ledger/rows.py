@@ -13,10 +13,10 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from judge_server.judging.combining import CombinedResult, MemberOutcome
 from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes
@@ -24,7 +24,7 @@ from judge_server.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
-from judge_server.scoring.verdicts import member_usage, members_of, verdict_of
+from judge_server.scoring.verdicts import member_usage, verdict_of
 from judge_server.time_sharing import rest_if_due
 from rubric_store.ledger.rows import (
     LEFT_OUT,
@@ -106,7 +106,7 @@ def _member_costs(outcomes: Outcomes) -> str | None:
 
 
 def _member_verdicts(result: JudgeResult) -> str | None:
-    said = members_of(result)
+    said = result.members
     return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
 
 
@@ -357,8 +357,8 @@ def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
     # Rows from before calibration have no raw probability; their probability is raw.
     raw = row.probability if row.raw_probability is None else row.raw_probability
     result = JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)
-    if row.members is None:
-        return result
-    said = [MemberVerdict.model_validate(one) for one in json.loads(row.members)]
-    members = [MemberOutcome(one.judge, one.score, one.probability, one.failure) for one in said]
-    return CombinedResult.of(result, tuple(members))
+    said = [] if row.members is None else json.loads(row.members)
+    return replace(result, members=tuple([MemberVerdict.model_validate(_UNSAID | one) for one in said]))
+
+
+_UNSAID = {"score": None, "probability": None, "failure": None}

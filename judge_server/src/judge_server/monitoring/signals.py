@@ -22,10 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from judge_server.judging.combining import CombinedResult
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import Outcomes
-from judge_server.ports import CallFailure
+from judge_server.ports import CallFailure, JudgeResult
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
 from rubric_store.ledger.rows import SignalRow
 from trainer_client.wire import Criterion
@@ -164,7 +163,7 @@ def _add_members(sums: Signals, responses: Sequence[PlannedResponse], outcomes: 
     for pending in [pending for planned in responses for pending in planned.plan.pending]:
         for digest in pending.digests:
             outcome = outcomes.by_digest[digest]
-            if isinstance(outcome, CombinedResult):
+            if isinstance(outcome, JudgeResult) and outcome.members:
                 scores = [member.score for member in outcome.members if member.score is not None]
                 pairs[pending.criterion].append((float(len(scores) > 1), float(len(set(scores)) > 1)))
     for criterion, found in pairs.items():

@@ -33,6 +33,7 @@ from rubric_store.tenants.rows import ApiKeyRecord, KeyClaim, StoredAnswer, Toke
 from trainer_client.wire import (
     Criterion,
     Lineage,
+    MemberVerdict,
     RubricAliases,
     RubricContent,
     RubricHistory,
@@ -214,6 +215,9 @@ class JudgeResult:
 
     The fields have the same meaning as in `trainer_client.wire.Verdict`. Requests share it, so never change one; it is
     not frozen because making a frozen one takes three times as long, and there are thousands a second.
+
+    A verdict made of others is not stored, but they are: one relative to an empty response, which has
+    `content_free_probability`, and one of a cascade or panel, which has `members`.
     """
 
     score: float
@@ -223,6 +227,8 @@ class JudgeResult:
     grade: float | None = None
     rationale: str | None = None
     raw_probability: float | None = None
+    content_free_probability: float | None = None
+    members: tuple[MemberVerdict, ...] = ()
 
 
 class VerdictCache(Protocol):

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
-from judge_server.judging.combining import CombinedResult
-from judge_server.judging.contextual import ContextualResult
 from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
@@ -78,9 +76,7 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
             "score": None if uncertain else outcome.score,
             "probability": outcome.probability,
             "raw_probability": outcome.raw_probability,
-            "content_free_probability": outcome.content_free_probability
-            if isinstance(outcome, ContextualResult)
-            else None,
+            "content_free_probability": outcome.content_free_probability,
             "choice_mass": outcome.choice_mass,
             "grade": outcome.grade,
             "step": pending.step if outcome.step is None else outcome.step,
@@ -89,7 +85,7 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
             "votes": scores,
             "failure": None,
             "cached": outcomes.cached.issuperset(pending.awaited),
-            "members": members_of(outcome) if len(votes) == 1 else (),
+            "members": outcome.members if len(votes) == 1 else (),
             "turns": turns_of(pending, outcomes),
         },
     )
@@ -107,13 +103,6 @@ def turns_of(pending: PendingVerdict, outcomes: Outcomes) -> tuple[wire.TurnVerd
         else:
             verdicts.append(wire.TurnVerdict(turn=number, score=one.score, probability=one.probability))
     return tuple(verdicts)
-
-
-def members_of(outcome: JudgeResult) -> tuple[wire.MemberVerdict, ...]:
-    """Return what each judge of a cascade or panel said; empty for any other judge."""
-    if not isinstance(outcome, CombinedResult):
-        return ()
-    return tuple([wire.MemberVerdict.model_validate(one._asdict()) for one in outcome.members])
 
 
 def failure_of(outcome: CallFailure) -> wire.Failure:
