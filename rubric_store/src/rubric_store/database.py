@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import waiting
@@ -26,13 +26,15 @@ from sqlalchemy import (
     URL,
     Connection,
     Engine,
+    Table,
     create_engine,
     event,
     make_url,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 STATEMENT_TIMEOUT_S = 30.0
 """Seconds that a statement may take on an asynchronous connection. Migrations and the ledger use blocking ones."""
@@ -327,3 +329,10 @@ def blocking_connection(url: str, *, writes: bool) -> Iterator[Connection]:
             yield connection
     finally:
         engine.dispose()
+
+
+def insert_into(table: Table, connection: Connection | AsyncConnection) -> sqlite.Insert:
+    """An INSERT that may have an ON CONFLICT clause, which SQLAlchemy has alike, but apart, for each database."""
+    if connection.dialect.name == "postgresql":
+        return cast(sqlite.Insert, postgresql.insert(table))
+    return sqlite.insert(table)

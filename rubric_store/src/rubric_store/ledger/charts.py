@@ -13,9 +13,22 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, Subquery, and_, case, func, literal, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Subquery,
+    Table,
+    and_,
+    case,
+    func,
+    literal,
+    select,
+)
 
+from rubric_store.database import insert_into
 from rubric_store.ledger.rows import (
     CriterionBucket,
     GroupSpread,
@@ -32,8 +45,10 @@ from rubric_store.ledger.tables import (
     REQUEST_OF_RESPONSE,
     criteria,
     failures,
+    in_steps,
     look_up,
     measures,
+    of_run,
     requests,
     responses,
     rubrics,
@@ -48,31 +63,24 @@ def set_measures(connection: Connection, project_id: str, run: str, step: int, v
     """Set the measures of a step; those set before under other names stay."""
     if not values:
         return
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    added = make(measures).on_conflict_do_update(
-        index_elements=list(_KEY), set_={"value": make(measures).excluded.value}
-    )
+    added = insert_into(measures, connection)
+    upsert = added.on_conflict_do_update(index_elements=list(_KEY), set_={"value": added.excluded.value})
     rows = [
         {"project_id": project_id, "run": run, "step": step, "name": name, "value": value}
         for name, value in sorted(values.items())
     ]
-    connection.execute(added, rows)
+    connection.execute(upsert, rows)
 
 
 def measure_buckets(connection: Connection, wanted: RunChartQuery) -> list[MeasureBucket]:
     """The mean of each measure over the steps of a bucket that have it, by name and step."""
-    own: list[Any] = [measures.c.project_id == wanted.project_id, measures.c.run == wanted.run]
-    own += [measures.c.step >= wanted.first] if wanted.first is not None else []
-    own += [measures.c.step <= wanted.last] if wanted.last is not None else []
-    first, last = connection.execute(select(func.min(measures.c.step), func.max(measures.c.step)).where(*own)).one()
-    if first is None:
+    extent = _extent(connection, measures, wanted)
+    if extent is None:
         return []
-    width = literal((last - first) // wanted.buckets + 1, BigInteger, literal_execute=True)
-    bucket = (measures.c.step - literal(first, BigInteger, literal_execute=True)) // width
-    step = measures.c.step
+    bucket, step = _bucket(measures, extent), measures.c.step
     rows = connection.execute(
         select(measures.c.name, func.min(step), func.max(step), func.count(), func.avg(measures.c.value))
-        .where(*own)
+        .where(*_own(measures, wanted))
         .group_by(measures.c.name, bucket)
         .order_by(measures.c.name, bucket)
     )
@@ -112,7 +120,7 @@ def run_curves(
 
 def run_charts(connection: Connection, wanted: RunChartQuery) -> RunCharts:
     """What the charts of a run show."""
-    extent = _extent(connection, wanted)
+    extent = _extent(connection, steps, wanted)
     spreads, limits = _spreads(connection, wanted, extent) if wanted.distribution else ({}, None)
     found = {} if extent is None else _step_buckets(connection, wanted, extent, spreads)
     passed = [] if extent is None else _criterion_buckets(connection, wanted, extent, list(found))
@@ -157,22 +165,15 @@ def rubric_use(connection: Connection, project_id: str, digests: Sequence[bytes]
     return RubricUse(tuple(names), tuple(rates))
 
 
-def _extent(connection: Connection, wanted: RunChartQuery) -> _Extent | None:
+def _extent(connection: Connection, table: Table, wanted: RunChartQuery) -> _Extent | None:
     """None if no step is selected."""
-    first, last = connection.execute(
-        select(func.min(steps.c.step), func.max(steps.c.step)).where(*_own(steps, wanted), steps.c.step >= 0)
-    ).one()
+    extremes = select(func.min(table.c.step), func.max(table.c.step))
+    first, last = connection.execute(extremes.where(*_own(table, wanted), table.c.step >= 0)).one()
     return None if first is None else (first, (last - first) // wanted.buckets + 1)
 
 
 def _own(table: Any, wanted: RunChartQuery) -> list[ColumnElement[bool]]:
-    return [table.c.project_id == wanted.project_id, table.c.run == wanted.run, *_steps(table, wanted)]
-
-
-def _steps(table: Any, wanted: RunChartQuery) -> list[ColumnElement[bool]]:
-    chosen = [table.c.step >= max(wanted.first, 0)] if wanted.first is not None else []
-    chosen += [table.c.step <= wanted.last, table.c.step >= 0] if wanted.last is not None else []
-    return chosen
+    return [*of_run(table, wanted), *in_steps(table, wanted)]
 
 
 def _bucket(table: Any, extent: _Extent) -> ColumnElement[int]:
@@ -229,13 +230,12 @@ def _criterion_buckets(
     return [CriterionBucket(name, place[bucket], *(int(count) for count in counts)) for name, bucket, *counts in rows]
 
 
-def _of_selection(statement: Select[Any], wanted: RunChartQuery, *, steps_needed: bool = True) -> Select[Any]:
+def _of_selection(statement: Select[Any], wanted: RunChartQuery) -> Select[Any]:
     """Restrict a statement over responses to those selected, joined with requests if it needs their steps."""
-    own = [responses.c.project_id == wanted.project_id, responses.c.run == wanted.run]
-    chosen = statement.select_from(responses).where(*own)
-    if not steps_needed and (wanted.first, wanted.last) == (None, None):
+    chosen = statement.select_from(responses).where(*of_run(responses, wanted))
+    if (wanted.first, wanted.last) == (None, None):
         return chosen
-    return chosen.join(requests, REQUEST_OF_RESPONSE).where(*_steps(requests, wanted))
+    return chosen.join(requests, REQUEST_OF_RESPONSE).where(*in_steps(requests, wanted))
 
 
 def _spreads(
@@ -252,7 +252,7 @@ def _spreads(
     )
     key = [responses.c[name] for name in ("project_id", "run", "request")]
     summed = (
-        _of_selection(select(*key, *figures), wanted, steps_needed=False)
+        _of_selection(select(*key, *figures), wanted)
         .where(reward.is_not(None))
         .group_by(*key, responses.c.group_id)
         .subquery()
@@ -284,7 +284,7 @@ def _spreads(
 
 def _bins(connection: Connection, wanted: RunChartQuery, limits: tuple[float, float]) -> list[RewardBin]:
     edges = _edges(*limits, wanted.bins)
-    chosen = _of_selection(select(responses.c.reward), wanted, steps_needed=False)
+    chosen = _of_selection(select(responses.c.reward), wanted)
     rewards = chosen.where(responses.c.reward.is_not(None)).subquery()
     binned = select(_bin_of(rewards.c.reward, edges, 0, wanted.bins).label("bin")).subquery()
     counted = select(binned.c.bin, func.count()).group_by(binned.c.bin)

@@ -1,16 +1,26 @@
 """Labels of verdicts: what people say of them, and the verdicts that may be labelled next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from rubric_store.database import insert_into
 from rubric_store.ledger.reading import to_record
 from rubric_store.ledger.rows import LabelCount, LabelFilter, LabelledUse, LabelRow, RecentFilter, UseRecord, VerdictKey
-from rubric_store.ledger.tables import JUDGED_USES, labels, look_up, requests, responses, uses, verdicts
+from rubric_store.ledger.tables import (
+    JUDGED_USES,
+    in_steps,
+    labels,
+    look_up,
+    of_run,
+    requests,
+    responses,
+    uses,
+    verdicts,
+)
 
 _MOST_REQUESTS = 1000
 _KEY = ("project_id", "run", "request", "place", "slot")
@@ -29,11 +39,16 @@ def set_label(
         connection.execute(delete(labels).where(*_equal(labels, here), labels.c.labeller == labeller))
         return None
     row = LabelRow(project_id, *verdict, labeller, criterion, met, datetime.now(UTC))
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    added = make(labels).values(row._asdict())
+    added = insert_into(labels, connection).values(row._asdict())
     keys = [*_KEY, "labeller"]
     connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"met": met, "at": row.at}))
     return row
+
+
+def set_labels(connection: Connection, project_id: str, given: Mapping[VerdictKey, bool | None], labeller: str) -> None:
+    """Set or remove a person's labels of several verdicts, all or none; raises as `set_label` does."""
+    for verdict, met in sorted(given.items(), key=lambda one: one[0]):  # so that two writers cannot deadlock
+        set_label(connection, project_id, verdict, labeller, met)
 
 
 def labels_of(connection: Connection, wanted: LabelFilter) -> list[LabelRow]:
@@ -65,12 +80,8 @@ def labelled_uses(connection: Connection, wanted: LabelFilter) -> list[LabelledU
 def recent_uses(connection: Connection, wanted: RecentFilter) -> list[UseRecord]:
     """The verdicts of judges that did not fail in the latest requests that match a filter, with all their votes."""
     listed = select(requests.c.request, requests.c.uses).where(
-        requests.c.project_id == wanted.project_id, requests.c.run == wanted.run, requests.c.fingerprint.is_not(None)
+        *of_run(requests, wanted), *in_steps(requests, wanted), requests.c.fingerprint.is_not(None)
     )
-    if wanted.first is not None:
-        listed = listed.where(requests.c.step >= wanted.first)
-    if wanted.last is not None:
-        listed = listed.where(requests.c.step <= wanted.last)
     chosen, total = [], 0
     for request, count in connection.execute(listed.order_by(requests.c.request.desc()).limit(_MOST_REQUESTS)):
         chosen.append(request)
@@ -80,12 +91,11 @@ def recent_uses(connection: Connection, wanted: RecentFilter) -> list[UseRecord]
     if not chosen:
         return []
     judged = _judged().where(
-        uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.request.in_(chosen),
-        uses.c.method == "judge", ~uses.c.failed,
-    )  # fmt: skip
-    return _records(
-        connection, judged if wanted.criterion is None else judged.where(uses.c.criterion == wanted.criterion)
+        *of_run(uses, wanted), uses.c.request.in_(chosen), uses.c.method == "judge", ~uses.c.failed
     )
+    if wanted.criterion is not None:
+        judged = judged.where(uses.c.criterion == wanted.criterion)
+    return _records(connection, judged)
 
 
 def _judged() -> Select[Any]:
@@ -112,7 +122,7 @@ def _key(use: UseRecord) -> VerdictKey:
 
 
 def _filter(statement: Select[Any], wanted: LabelFilter) -> Select[Any]:
-    statement = statement.where(labels.c.project_id == wanted.project_id, labels.c.run == wanted.run)
+    statement = statement.where(*of_run(labels, wanted))
     if wanted.requests:
         statement = statement.where(labels.c.request.in_(wanted.requests))
     return statement if wanted.labeller is None else statement.where(labels.c.labeller == wanted.labeller)

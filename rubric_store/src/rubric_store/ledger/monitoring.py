@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, func, select
 
 from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
-from rubric_store.ledger.tables import JUDGED_USES, requests, responses, signals, steps, uses, verdicts
+from rubric_store.ledger.tables import JUDGED_USES, of_run, requests, responses, signals, steps, uses, verdicts
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 _SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")
@@ -17,11 +17,7 @@ _MAX_CONTROL_VERDICTS = 20_000
 
 def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
     """Read the selected steps of a run; no steps if the run does not exist or names none."""
-    listed = (
-        select(steps.c.step)
-        .distinct()
-        .where(steps.c.project_id == query.project_id, steps.c.run == query.run, steps.c.step >= 0)
-    )
+    listed = select(steps.c.step).distinct().where(*of_run(steps, query), steps.c.step >= 0)
     if query.until is not None:
         listed = listed.where(steps.c.step <= query.until)
     first = connection.execute(listed.order_by(steps.c.step).limit(query.first)).scalars()
@@ -31,9 +27,9 @@ def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
         return MonitoredRun((), (), (), ())
     return MonitoredRun(
         _steps(connection, query, numbers),
-        _signals(connection, query, query.run, numbers),
-        _signals(connection, query, query.run + GOLD_SUFFIX, numbers),
-        _control(connection, query),
+        _signals(connection, query, numbers),
+        _signals(connection, query._replace(run=query.run + GOLD_SUFFIX), numbers),
+        _control(connection, query._replace(run=query.run + CONTROL_SUFFIX)),
     )
 
 
@@ -41,7 +37,7 @@ def _steps(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) 
     sums = [func.sum(steps.c[name]).label(name) for name in _SUMMED]
     rows = (
         select(steps.c.step, *sums)
-        .where(steps.c.project_id == query.project_id, steps.c.run == query.run, steps.c.step.in_(numbers))
+        .where(*of_run(steps, query), steps.c.step.in_(numbers))
         .group_by(steps.c.step)
         .order_by(steps.c.step)
     )
@@ -51,11 +47,11 @@ def _steps(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) 
     ]
 
 
-def _signals(connection: Connection, query: MonitorQuery, run: str, numbers: Sequence[int]) -> list[SignalSums]:
+def _signals(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) -> list[SignalSums]:
     columns = [signals.c[name] for name in SignalSums._fields]
     rows = (
         select(*columns)
-        .where(signals.c.project_id == query.project_id, signals.c.run == run, signals.c.step.in_(numbers))
+        .where(*of_run(signals, query), signals.c.step.in_(numbers))
         .order_by(signals.c.step, signals.c.signal, signals.c.name)
     )
     return [SignalSums(*row) for row in connection.execute(rows)]
@@ -63,10 +59,7 @@ def _signals(connection: Connection, query: MonitorQuery, run: str, numbers: Seq
 
 def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict]:
     """Read the control set's newest verdicts, a vote each, and those of its first request, which they compare with."""
-    run = query.run + CONTROL_SUFFIX
-    listed = select(requests.c.request, requests.c.uses).where(
-        requests.c.project_id == query.project_id, requests.c.run == run
-    )
+    listed = select(requests.c.request, requests.c.uses).where(*of_run(requests, query))
     if query.until is not None:
         listed = listed.where(requests.c.step <= query.until)
     chosen: list[bytes] = []
@@ -89,8 +82,7 @@ def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict
             verdicts.c.score,
         )
         .select_from(JUDGED_USES)
-        .where(uses.c.project_id == query.project_id, uses.c.run == run, uses.c.vote == 0)
-        .where(uses.c.request >= chosen[-1])
+        .where(*of_run(uses, query), uses.c.vote == 0, uses.c.request >= chosen[-1])
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
     )
     known = {*chosen}

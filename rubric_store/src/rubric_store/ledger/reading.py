@@ -1,7 +1,7 @@
 """Read the ledger: uses page by page for display, and whole runs to recompute rewards from."""
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -32,7 +32,9 @@ from rubric_store.ledger.tables import (
     REQUEST_OF_RESPONSE,
     VERDICT_OF_USE,
     criteria,
+    in_steps,
     look_up,
+    of_run,
     requests,
     responses,
     texts,
@@ -61,7 +63,7 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     shown = (
         select(requests, responses, uses, verdicts)
         .select_from(JUDGED_USES)
-        .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
+        .where(*of_run(uses, wanted), uses.c.vote == 0)
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
     )
     for column, value in (
@@ -81,21 +83,21 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         keys = _keys(wanted).where(requests.c.step == wanted.step)
         found = _search(connection, shown, uses.c.request, keys, wanted)
     records = [to_record(tuple(row)) for row in found]
-    multi_vote = {
-        (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in records if r.request.votes > 1
-    }
+    multi_vote = {record.votes[0][0][2:5]: record for record in records if record.request.votes > 1}
     if multi_vote:
-        rest = (
-            select(uses, verdicts)
-            .outerjoin(verdicts, VERDICT_OF_USE)
-            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote > 0)
-            .where(_USE_KEY.in_(list(multi_vote)))
-            .order_by(uses.c.vote)
-        )
-        for row in connection.execute(rest):
-            use = UseRow(*row[:_USE])
-            multi_vote[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
+        for use, verdict in _votes_of(connection, wanted, uses.c.vote > 0, _USE_KEY.in_(list(multi_vote))):
+            multi_vote[use[2:5]].votes.append((use, verdict))
     return records
+
+
+def _votes_of(
+    connection: Connection, wanted: UseFilter | ResponseFilter, *chosen: ColumnElement[bool]
+) -> Iterator[tuple[UseRow, VerdictRow | None]]:
+    """Votes of a run with their verdicts, in order."""
+    votes = select(uses, verdicts).outerjoin(verdicts, VERDICT_OF_USE).where(*of_run(uses, wanted), *chosen)
+    ordered = votes.order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
+    for row in connection.execute(ordered):
+        yield UseRow(*row[:_USE]), _verdict(tuple(row[_USE:]))
 
 
 def responses_of(connection: Connection, wanted: ResponseFilter) -> list[ResponseRecord]:
@@ -109,17 +111,12 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
         request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
         records[response.request, response.place] = ResponseRecord(request, response, [])
     if records:
-        given = (
-            select(uses, verdicts)
-            .outerjoin(verdicts, VERDICT_OF_USE)
-            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
-            .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
-            .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
-        )  # not by pairs, which SQLite would look for in all uses of the run
-        for row in connection.execute(given):
-            use = UseRow(*row[:_USE])
+        # Not by pairs, which SQLite would look for in all uses of the run.
+        of_requests = uses.c.request.in_({request for request, _ in records})
+        at_places = uses.c.place.in_({place for _, place in records})
+        for use, verdict in _votes_of(connection, wanted, of_requests, at_places):
             if (record := records.get((use.request, use.place))) is not None:
-                record.votes.append((use, _verdict(tuple(row[_USE:]))))
+                record.votes.append((use, verdict))
     return list(records.values())
 
 
@@ -129,13 +126,9 @@ def _responses(wanted: ResponseFilter) -> Select[Any]:
         select(requests, responses)
         .select_from(responses)
         .join(requests, REQUEST_OF_RESPONSE)
-        .where(responses.c.project_id == wanted.project_id, responses.c.run == wanted.run)
+        .where(*of_run(responses, wanted), *in_steps(requests, wanted))
         .order_by(responses.c.request, responses.c.place)
     )
-    if wanted.first is not None:
-        chosen = chosen.where(requests.c.step >= wanted.first)
-    if wanted.last is not None:
-        chosen = chosen.where(requests.c.step <= wanted.last)
     if wanted.low is not None:
         chosen = chosen.where(responses.c.reward >= wanted.low)
     if wanted.high is not None:
@@ -169,22 +162,18 @@ def _responses_by_verdict(connection: Connection, wanted: ResponseFilter, criter
     if wanted.outcome == "left out":
         keys = keys.where(requests.c.reward_rules.contains('"dropout"', autoescape=True))
     else:
-        listed = select(criteria.c.step).where(
-            criteria.c.project_id == wanted.project_id, criteria.c.run == wanted.run,
+        listed = select(criteria.c.step).distinct().where(
+            *of_run(criteria, wanted), *in_steps(criteria, wanted),
             criteria.c.criterion == criterion, _COUNTED[wanted.outcome] > 0,
         )  # fmt: skip
-        steps = set(connection.execute(listed).scalars())
-        if not steps:
-            return []
-        low, high = wanted.first, wanted.last
-        numbers = {step for step in steps if (low is None or step >= low) and (high is None or step <= high)}
-        keys = keys.where(func.coalesce(requests.c.step, NO_STEP).in_(sorted(numbers)))
+        steps = list(connection.execute(listed).scalars())
+        keys = keys.where(func.coalesce(requests.c.step, NO_STEP).in_(steps))
     chosen = _responses(wanted).where(_has_verdict(criterion, wanted.outcome))
     return _search(connection, chosen, responses.c.request, keys, wanted)
 
 
 def _keys(wanted: UseFilter | ResponseFilter) -> Select[Any]:
-    return select(requests.c.request).where(requests.c.project_id == wanted.project_id, requests.c.run == wanted.run)
+    return select(requests.c.request).where(*of_run(requests, wanted))
 
 
 def _search(
@@ -312,7 +301,7 @@ def _read(
     """Rows of the known requests. They are read as one key range, and rows of other requests in it are dropped."""
     first, last = next(iter(known)), next(reversed(known))
     rows = select(table.c.request, table.c.place, *columns).where(
-        table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
+        *of_run(table, part), table.c.request.between(first, last)
     )
     if table is uses:
         rows = rows.select_from(uses).outerjoin(verdicts, VERDICT_OF_USE)
@@ -321,11 +310,7 @@ def _read(
 
 
 def _filter_part(statement: Select[Any], part: RunRange) -> Select[Any]:
-    statement = statement.where(requests.c.project_id == part.project_id, requests.c.run == part.run)
-    if part.first is not None:
-        statement = statement.where(requests.c.step >= part.first)
-    if part.last is not None:
-        statement = statement.where(requests.c.step <= part.last)
+    statement = statement.where(*of_run(requests, part), *in_steps(requests, part))
     return statement if part.protocol is None else statement.where(requests.c.protocol == part.protocol)
 
 

@@ -10,18 +10,17 @@ in key order and tables in one order, so concurrent writers cannot deadlock.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import groupby
 from math import sqrt
 from operator import add, itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, delete, func, or_, select
 
+from rubric_store.database import insert_into
 from rubric_store.ledger import tables
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
-from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, signals, steps
+from rubric_store.ledger.tables import NO_STEP, criteria, failures, in_steps, of_run, rubrics, runs, signals, steps
 from rubric_store.repository import (
     UNKNOWN_CURSOR,
     CursorError,
@@ -31,6 +30,7 @@ from rubric_store.repository import (
     to_time_cursor,
 )
 from rubric_store.rubrics.tables import rubric_versions
+from rubric_store.schema import UTCDateTime
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
 
@@ -166,12 +166,7 @@ def _step_key(row: RequestRow) -> RowKey:
 _STEP = re.compile(rf"{NO_STEP}|[0-9]{{1,18}}")
 
 
-def to_step_cursor(step: int) -> str:
-    """The cursor that continues after a step."""
-    return to_cursor(str(step))
-
-
-def from_step_cursor(cursor: str) -> int:
+def _from_step_cursor(cursor: str) -> int:
     """The step that a cursor continues after; raises `CursorError` for an invalid cursor."""
     step = text_from_cursor(cursor)
     if not _STEP.fullmatch(step):
@@ -253,7 +248,9 @@ _CRITERION = [
 ]
 
 
-def run_page(connection: Connection, project_id: str, text: str, after: str | None, limit: int) -> RunPage:
+def run_page(
+    connection: Connection, project_id: str, *, text: str = "", after: str | None = None, limit: int = 100
+) -> RunPage:
     """A page of a project's runs whose names contain a text, the most recently judged first; raises `CursorError`."""
     listed = select(runs).where(runs.c.project_id == project_id).order_by(runs.c.last_at.desc(), runs.c.run.desc())
     if text:
@@ -269,7 +266,7 @@ def run_page(connection: Connection, project_id: str, text: str, after: str | No
 
 def run_report(connection: Connection, view: RunReportQuery) -> RunReport | None:
     """A run with a page of its steps; None if the run does not exist. Raises `CursorError`."""
-    same = select(runs).where(runs.c.project_id == view.project_id, runs.c.run == view.run)
+    same = select(runs).where(*of_run(runs, view))
     summaries = _summaries(connection, view.project_id, connection.execute(same).all())
     if not summaries:
         return None
@@ -336,8 +333,7 @@ def _steps(
         return [], None
 
     def by_step(table: Table, chosen: Select[Any]) -> dict[int, list[Row[Any]]]:
-        part = chosen.where(table.c.project_id == view.project_id, table.c.run == view.run)
-        part = part.where(table.c.step.between(min(numbers), max(numbers)))
+        part = chosen.where(*of_run(table, view), table.c.step.between(min(numbers), max(numbers)))
         return _group_by(connection.execute(part), "step")
 
     step_rows = by_step(steps, select(steps).order_by(*_JUDGING_COLUMNS))
@@ -364,25 +360,21 @@ def _steps(
 
 def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[list[int], str | None]:
     at = steps.c.step
-    numbers = select(at).distinct().where(steps.c.project_id == view.project_id, steps.c.run == view.run)
-    if (view.first, view.last) != (None, None):
-        numbers = numbers.where(at >= max(view.first or 0, 0))
-    if view.last is not None:
-        numbers = numbers.where(at <= view.last)
+    numbers = select(at).distinct().where(*of_run(steps, view), *in_steps(steps, view))
     if view.after is not None:
-        before = from_step_cursor(view.after)
+        before = _from_step_cursor(view.after)
         numbers = numbers.where(at < before if view.newest_first else at > before)
     ordered = numbers.order_by(at.desc() if view.newest_first else at)
     page = list(connection.execute(ordered.limit(view.limit + 1)).scalars())
     shown = page[: view.limit]
-    return shown, to_step_cursor(shown[-1]) if len(page) > len(shown) else None
+    return shown, to_cursor(str(shown[-1])) if len(page) > len(shown) else None
 
 
 def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]:
     """The most used rubrics, each named by the newest version with its content."""
     used = (
         select(rubrics.c.rubric)
-        .where(rubrics.c.project_id == view.project_id, rubrics.c.run == view.run)
+        .where(*of_run(rubrics, view))
         .order_by(rubrics.c.responses.desc(), rubrics.c.rubric)
         .limit(_RUBRICS_SHOWN)
     )
@@ -402,7 +394,7 @@ def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]
 
 
 def _criteria_filter(view: RunReportQuery) -> list[ColumnElement[bool]]:
-    chosen = [criteria.c.project_id == view.project_id, criteria.c.run == view.run]
+    chosen = of_run(criteria, view)
     if view.rubric is not None:
         chosen.append(criteria.c.rubric == view.rubric)
     if view.criterion_ids:
@@ -417,20 +409,17 @@ def _group_by(rows: Iterable[Row[Any]], name: str) -> dict[Any, list[Row[Any]]]:
     return groups
 
 
-_ROWS_A_STATEMENT = 200
-_MIN_MAX_COLUMNS = {"first_at": "<", "last_at": ">"}
-"""Columns that keep the minimum (<) or maximum (>) instead of the sum."""
-
-
 def add_figures(
     connection: Connection, rows: LedgerRows, requests: Collection[RowKey], rest: Callable[[], None] = do_not_rest
 ) -> None:
     """Add these requests (project, run, request) to the figures of their runs."""
     added = count_figures(rows, requests, rest)
     for table in tables.TABLES:
-        given = [[*key, *values] for key, values in sorted(added[table].items())]
-        for start in range(0, len(given), _ROWS_A_STATEMENT):
-            _upsert(connection, table, given[start : start + _ROWS_A_STATEMENT])
+        names = table.columns.keys()
+        if rows_of_table := [
+            dict(zip(names, (*key, *values), strict=True)) for key, values in sorted(added[table].items())
+        ]:
+            _upsert(connection, table, rows_of_table)
 
 
 def delete_empty_runs(connection: Connection, project_id: str) -> None:
@@ -444,33 +433,15 @@ def delete_empty_runs(connection: Connection, project_id: str) -> None:
             connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
 
 
-def _upsert(connection: Connection, table: Table, rows: list[list[Any]]) -> None:
-    server = connection.dialect.name == "postgresql"
-    values = [value if server or not isinstance(value, datetime) else _as_text(value) for row in rows for value in row]
-    connection.exec_driver_sql(_statement(table, len(rows), "%s" if server else "?"), tuple(values))
+def _upsert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    added = insert_into(table, connection)
+    figures = [column for column in table.c if not column.primary_key]
+    changes = {column.name: _merged_value(column, added.excluded[column.name]) for column in figures}
+    connection.execute(added.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes), rows)
 
 
-@lru_cache(maxsize=256)
-def _statement(table: Table, rows: int, parameter: str) -> str:
-    names = [column.name for column in table.columns]
-    row = f"({','.join([parameter] * len(names))})"
-    keys = [column.name for column in table.primary_key]
-    others = [column.name for column in table.columns if column.name not in keys]
-    changes = ", ".join(
-        f"{name} = {_merged_value(f'{table.name}.{name}', f'excluded.{name}', name)}" for name in others
-    )
-    return (
-        f"INSERT INTO {table.name} ({','.join(names)}) VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
-        f"ON CONFLICT ({','.join(keys)}) DO UPDATE SET {changes}"
-    )
-
-
-def _merged_value(before: str, more: str, name: str) -> str:
-    if name in _MIN_MAX_COLUMNS:
-        return f"CASE WHEN {more} {_MIN_MAX_COLUMNS[name]} {before} THEN {more} ELSE {before} END"
-    return f"{before} + {more}"
-
-
-def _as_text(moment: datetime) -> str:
-    """A time as SQLAlchemy stores it in SQLite: in UTC, without a zone."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+def _merged_value(before: ColumnElement[Any], more: ColumnElement[Any]) -> ColumnElement[Any]:
+    if isinstance(before.type, UTCDateTime):
+        earlier = before.name == "first_at"
+        return case((more < before if earlier else more > before, more), else_=before)
+    return before + more

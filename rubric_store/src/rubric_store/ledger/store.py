@@ -5,11 +5,11 @@ called from a thread.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,35 +24,12 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import charts, labels, monitoring, purging, reading, writing
-from rubric_store.ledger import runs as runs_reading
-from rubric_store.ledger.rows import (
-    JudgedResponse,
-    JudgedRun,
-    LabelCount,
-    LabelFilter,
-    LabelledUse,
-    LabelRow,
-    LedgerRows,
-    MonitoredRun,
-    MonitorQuery,
-    PurgeCounts,
-    RecentFilter,
-    RefusedRows,
-    ResponseFilter,
-    ResponseRecord,
-    RubricUse,
-    RunChartQuery,
-    RunCharts,
-    RunRange,
-    RunReportQuery,
-    UseFilter,
-    UseRecord,
-    VerdictKey,
-)
+from rubric_store.ledger import charts, monitoring, purging, reading, writing
+from rubric_store.ledger import labels as labelling
+from rubric_store.ledger import runs as figures
+from rubric_store.ledger.rows import LedgerRows, PurgeCounts, RefusedRows
 from rubric_store.ledger.runs import do_not_rest
 from rubric_store.ledger.tables import requests
-from trainer_client.wire.ledger import RunPage, RunReport
 
 _READY_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
@@ -62,6 +39,22 @@ _RETRYABLE_SQLSTATE_CLASSES = frozenset({"08", "25", "40", "42", "53", "55", "57
 """Classes of PostgreSQL's error codes about the connection, the transaction, the server, its locks or its schema."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
+_Method = Callable[Concatenate["SQLLedger", P], Coroutine[Any, Any, T]]
+
+
+def _in_thread(work: Callable[Concatenate[Connection, P], T], *, writes: bool = False) -> "_Method[P, T]":
+    """A method that does some work in one transaction, in a thread.
+
+    It raises `ConnectionError` if the database cannot be reached, or written, and what `work` raises.
+    """
+
+    async def method(self: "SQLLedger", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        engine = self._writer if writes else self._reader
+        return await self._in_thread(engine, lambda connection: work(connection, *args, **kwargs))
+
+    method.__doc__ = work.__doc__
+    return method
 
 
 class SQLLedger:
@@ -135,107 +128,24 @@ class SQLLedger:
             message, unavailable = self._classify_error(error)
             raise (ConnectionError(message) if unavailable else ValueError(message)) from error
 
-    async def uses(self, wanted: UseFilter) -> list[UseRecord]:
-        """A page of a run's uses that match a filter, in order, with all their votes."""
-        return await self._read(lambda connection: reading.page(connection, wanted))
-
-    async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
-        """Texts by digest, as JSON, without those that the ledger does not keep."""
-        return await self._read(lambda connection: reading.texts_of(connection, project_id, digests))
-
-    async def judged_run(self, part: RunRange) -> JudgedRun:
-        """The number of requests and uses in a part of a run, its protocols and its rubrics."""
-        return await self._read(lambda connection: reading.judged_run(connection, part))
-
-    async def judged_responses(
-        self, part: RunRange, after: bytes | None, count: int
-    ) -> tuple[list[JudgedResponse], bytes | None]:
-        """Responses of a part of a run, with about `count` uses, and the key to continue after; None at the end."""
-        return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
-
-    async def runs(self, project_id: str, *, text: str = "", after: str | None = None, limit: int = 100) -> RunPage:
-        """A page of a project's runs, the most recently judged first, whose names contain a text.
-
-        Raises:
-            CursorError: the cursor is invalid.
-        """
-        return await self._read(lambda connection: runs_reading.run_page(connection, project_id, text, after, limit))
-
-    async def run(self, view: RunReportQuery) -> RunReport | None:
-        """A run's figures with a page of its steps; None if the run does not exist.
-
-        Raises:
-            CursorError: the cursor is invalid.
-        """
-        return await self._read(lambda connection: runs_reading.run_report(connection, view))
-
-    async def monitored_run(self, query: MonitorQuery) -> MonitoredRun:
-        """What monitors read of a run; no steps if the run does not exist."""
-        return await self._read(lambda connection: monitoring.monitored_run(connection, query))
-
-    async def run_curves(
-        self, project_id: str, runs: Sequence[str], buckets: int
-    ) -> dict[str, tuple[float | None, ...]]:
-        """The mean reward of each run by bucket of steps; runs without a step are absent."""
-        return await self._read(lambda connection: charts.run_curves(connection, project_id, runs, buckets))
-
-    async def run_charts(self, wanted: RunChartQuery) -> RunCharts:
-        """What the charts of a run show."""
-        return await self._read(lambda connection: charts.run_charts(connection, wanted))
-
-    async def rubric_use(self, project_id: str, digests: Sequence[bytes], limit: int) -> RubricUse:
-        """The latest runs that used one of some rubrics, and the verdicts in them by rubric and criterion."""
-        return await self._read(lambda connection: charts.rubric_use(connection, project_id, digests, limit))
-
-    async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
-        """The selected responses of a run, oldest first, with all their votes."""
-        return await self._read(lambda connection: reading.responses_of(connection, wanted))
-
-    async def set_measures(self, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:
-        """Set what a trainer reports of a step; those of other names stay.
-
-        Raises:
-            ConnectionError: the database cannot be written.
-        """
-        await self._in_thread(
-            self._writer, lambda connection: charts.set_measures(connection, project_id, run, step, values)
-        )
-
-    async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:
-        """Set a person's label of a verdict, or remove it if `met` is None; a person has one label per verdict.
-
-        Raises:
-            LookupError: the verdict does not exist.
-            ConnectionError: the database cannot be written.
-        """
-        return await self._in_thread(
-            self._writer, lambda connection: labels.set_label(connection, project_id, verdict, labeller, met)
-        )
-
-    async def set_labels(self, project_id: str, given: Mapping[VerdictKey, bool | None], labeller: str) -> None:
-        """Set or remove a person's labels of several verdicts, all or none; raises as `set_label` does."""
-
-        def work(connection: Connection) -> None:
-            for verdict, met in sorted(given.items(), key=lambda one: one[0]):  # so that two writers cannot deadlock
-                labels.set_label(connection, project_id, verdict, labeller, met)
-
-        await self._in_thread(self._writer, work)
-
-    async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
-        """The labels of a run that match a filter, by verdict and person."""
-        return await self._read(lambda connection: labels.labels_of(connection, wanted))
-
-    async def label_counts(self, project_id: str) -> list[LabelCount]:
-        """How many labels each person gave in each run, the most recently labelled first."""
-        return await self._read(lambda connection: labels.label_counts(connection, project_id))
-
-    async def labelled_uses(self, wanted: LabelFilter) -> list[LabelledUse]:
-        """The labelled verdicts of a run that match a filter, oldest first, with their labels."""
-        return await self._read(lambda connection: labels.labelled_uses(connection, wanted))
-
-    async def recent_uses(self, wanted: RecentFilter) -> list[UseRecord]:
-        """The verdicts of judges in the latest requests of a run, with all their votes."""
-        return await self._read(lambda connection: labels.recent_uses(connection, wanted))
+    uses = _in_thread(reading.page)
+    texts = _in_thread(reading.texts_of)
+    judged_run = _in_thread(reading.judged_run)
+    judged_responses = _in_thread(reading.judged_responses)
+    responses = _in_thread(reading.responses_of)
+    runs = _in_thread(figures.run_page)
+    run = _in_thread(figures.run_report)
+    monitored_run = _in_thread(monitoring.monitored_run)
+    run_curves = _in_thread(charts.run_curves)
+    run_charts = _in_thread(charts.run_charts)
+    rubric_use = _in_thread(charts.rubric_use)
+    set_measures = _in_thread(charts.set_measures, writes=True)
+    set_label = _in_thread(labelling.set_label, writes=True)
+    set_labels = _in_thread(labelling.set_labels, writes=True)
+    labels = _in_thread(labelling.labels_of)
+    label_counts = _in_thread(labelling.label_counts)
+    labelled_uses = _in_thread(labelling.labelled_uses)
+    recent_uses = _in_thread(labelling.recent_uses)
 
     def purge(
         self,
@@ -260,7 +170,9 @@ class SQLLedger:
         """Whether the ledger can be read: the database answers within five seconds and has the tables."""
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                await self._read(lambda connection: connection.execute(select(requests.c.uses).limit(1)).all())
+                await self._in_thread(
+                    self._reader, lambda connection: connection.execute(select(requests.c.uses).limit(1)).all()
+                )
         except OSError:
             return False
         return True
@@ -269,9 +181,6 @@ class SQLLedger:
         """Close the connections."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.dispose)
-
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        return await self._in_thread(self._reader, work)
 
     async def _in_thread(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         """Run one transaction in a thread of the reads."""

@@ -218,3 +218,17 @@ JUDGED_USES = (
     .outerjoin(verdicts, VERDICT_OF_USE)
 )
 """Uses with their requests, responses and verdicts; a use whose judging failed has no verdict."""
+
+
+def of_run(table: FromClause, part: Any) -> list[ColumnElement[bool]]:
+    """The condition that rows belong to the run of a query or filter."""
+    return [table.c.project_id == part.project_id, table.c.run == part.run]
+
+
+def in_steps(table: FromClause, part: Any) -> list[ColumnElement[bool]]:
+    """The condition that rows belong to the steps of a query or filter, from `first` to `last`, both included.
+
+    None means no limit; with a limit, rows without a step are excluded.
+    """
+    chosen = [] if part.first is None else [table.c.step >= max(part.first, 0)]
+    return chosen if part.last is None else [*chosen, table.c.step <= part.last, table.c.step >= 0]

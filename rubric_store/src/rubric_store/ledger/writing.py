@@ -15,9 +15,9 @@ from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Column, Connection, Executable, MetaData, Table, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
+from rubric_store.database import insert_into
 from rubric_store.ledger import tables
 from rubric_store.ledger.rows import LedgerRows, RefusedRows, RequestRow
 from rubric_store.ledger.runs import RowKey, add_figures, do_not_rest
@@ -62,9 +62,8 @@ def lock_out_writers(connection: Connection) -> None:
 
 def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[RowKey]:
     """Insert requests; return the keys of those that were new."""
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     keys = list(tables.requests.primary_key)
-    added = make(tables.requests).on_conflict_do_nothing().returning(*keys)
+    added = insert_into(tables.requests, connection).on_conflict_do_nothing().returning(*keys)
     return {tuple(row) for row in connection.execute(added, [row._asdict() for row in sorted(rows, key=_key_of)])}
 
 
@@ -171,8 +170,7 @@ def _insert_missing(connection: Connection, table: Table, rows: Any) -> Executab
     ordered = rows.order_by(
         *(rows.selected_columns[key.name] for key in table.primary_key), *_tie_break_columns(rows, table)
     )
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return make(table).from_select(columns, ordered).on_conflict_do_nothing()
+    return insert_into(table, connection).from_select(columns, ordered).on_conflict_do_nothing()
 
 
 def _tie_break_columns(rows: Any, table: Table) -> list[Any]:
