@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from sqlalchemy import Engine, event
 
 from rubric_store import RubricStore
 from tests.rubric_store.examples import rubric
@@ -50,16 +51,19 @@ async def test_publishers_on_two_hosts_take_turns(migrated_url: str) -> None:
         await host.close()
 
 
-async def test_a_failed_publication_leaves_no_trace(store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("cut short")
+async def test_a_failed_publication_leaves_no_trace(store: RubricStore) -> None:
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE rubrics"):
+            raise RuntimeError("cut short")
 
     await store.publish("p1", "a", rubric("x"))
-    with monkeypatch.context() as broken:
-        broken.setattr("rubric_store.rubrics.queries.set_latest", fail)
+    event.listen(Engine, "before_cursor_execute", fail)
+    try:
         for name in ("a", "b"):
             with pytest.raises(RuntimeError, match="cut short"):
                 await store.publish("p1", name, rubric("y"))
+    finally:
+        event.remove(Engine, "before_cursor_execute", fail)
     assert [s.name for s in (await store.list("p1")).rubrics] == ["a"]
     version, added = await store.publish("p1", "a", rubric("y"))
     assert (version.version, added) == (2, True)

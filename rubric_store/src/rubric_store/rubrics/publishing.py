@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import SerializedList
+from rubric_store.database import SerializedList, insert_into
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics import queries
-from rubric_store.rubrics.queries import kept_words, version_of, words_of
+from rubric_store.rubrics.queries import kept_words, version_of, words_of, words_parameter
 from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
+from rubric_store.rubrics.tables import rubric_tags, rubric_versions, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
 from trainer_client.wire.problems import field_errors
@@ -177,7 +178,8 @@ async def publish(
         await add_tags(connection, project_id, name, published.tags)
         await write_audit("tags.changed", name, before or None, await tags_of(connection, project_id, name))
     if latest:
-        same = await connection.execute(queries.version_with_digest(project_id, name, digest))
+        of_digest = queries.version(project_id, Reference(None, None, digest))
+        same = await connection.execute(of_digest.where(rubric_versions.c.name == name))
         if row := same.one_or_none():
             return version_of(row), False
     _check_parent(name, published.parent, latest)
@@ -191,8 +193,16 @@ async def publish(
         metadata=published.metadata or {},
         lineage=published.lineage,
     )
-    await connection.execute(queries.add_version(project_id, added, prepared.criteria))
-    await connection.execute(queries.set_latest(project_id, name, added.version))
+    row = {
+        **added.model_dump(include={"name", "version", "digest", "created_at", "parent", "metadata"}),
+        "project_id": project_id,
+        "criteria": prepared.criteria,
+        "criteria_count": len(prepared.criteria),
+        "lineage": None if added.lineage is None else added.lineage.model_dump(mode="json", exclude_unset=True),
+    }
+    await connection.execute(insert(rubric_versions).values(row))
+    latest_now = update(rubrics).where(rubrics.c.project_id == project_id, rubrics.c.name == name)
+    await connection.execute(latest_now.values(latest_version=added.version, current_version=added.version))
     await store_words(connection, project_id, name, prepared.words)
     await write_audit("version.published", added.reference, None, added.digest)
     return added, True
@@ -204,8 +214,9 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
     latest: int | None = (await connection.execute(lock)).scalar_one_or_none()
     if latest is not None:
         return latest
-    added = await connection.execute(queries.add_name(connection.dialect.name, project_id, name))
-    if added.one_or_none():
+    row = {"project_id": project_id, "name": name, "latest_version": 0, "current_version": 0}
+    added = insert_into(rubrics, connection).values(row).on_conflict_do_nothing().returning(rubrics.c.name)
+    if (await connection.execute(added)).one_or_none():
         return 0
     return int((await connection.execute(lock)).scalar_one())  # another publisher created it in between
 
@@ -213,7 +224,12 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
 async def store_words(connection: AsyncConnection, project_id: str, name: str, words: list[str]) -> None:
     """Index a name by these words, replacing those of any other version."""
     dialect = connection.dialect.name
-    await connection.execute(queries.set_words(dialect, project_id, name), {"words": kept_words(dialect, words)})
+    add = insert_into(rubric_words, connection)
+    add = add.values(project_id=project_id, name=name, words=words_parameter(dialect))
+    upsert = add.on_conflict_do_update(
+        index_elements=list(rubric_words.primary_key), set_={"words": add.excluded.words}
+    )
+    await connection.execute(upsert, {"words": kept_words(dialect, words)})
 
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:
@@ -224,8 +240,9 @@ def _check_parent(name: str, parent: int | None, latest: int) -> None:
 
 async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
     """Add tags to a name; raises `ValueError` if it would have too many."""
-    added = queries.add_tags(connection.dialect.name, project_id, name, sorted(set(tags)))
-    if not (await connection.execute(added)).all():
+    rows = [{"project_id": project_id, "name": name, "tag": tag} for tag in sorted(set(tags))]
+    added = insert_into(rubric_tags, connection).values(rows).on_conflict_do_nothing().returning(rubric_tags.c.tag)
+    if not rows or not (await connection.execute(added)).all():
         return
     count = len((await connection.execute(queries.tags(project_id, [name]))).all())
     if count > MAX_TAGS:
@@ -235,10 +252,3 @@ async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags
 async def tags_of(connection: AsyncConnection, project_id: str, name: str) -> str:
     """The tags of a name, sorted and joined by spaces; empty if it has none."""
     return " ".join([row.tag for row in await connection.execute(queries.tags(project_id, [name]))])
-
-
-async def replace_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
-    """Replace the tags of a name."""
-    await connection.execute(queries.remove_tags(project_id, name))
-    if wanted := sorted(set(tags)):
-        await connection.execute(queries.add_tags(connection.dialect.name, project_id, name, wanted))

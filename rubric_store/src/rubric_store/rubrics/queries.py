@@ -1,4 +1,4 @@
-"""The SQL statements for rubrics: versions, names, search and pages. Functions return statements and execute nothing.
+"""The SQL statements that several methods share: versions, names, search and pages. Nothing is executed here.
 
 Search words are the same on both databases: PostgreSQL keeps them as an indexed text search vector, SQLite as text that
 it scans. Python decides what a word is: letters, digits and underscores, after NFKC and case folding. In scripts
@@ -11,39 +11,16 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Delete,
-    Insert,
-    Row,
-    Select,
-    Text,
-    Update,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, and_, bindparam, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import TSQUERY
-from sqlalchemy.sql.dml import ReturningInsert
 
 from rubric_store.byte_cache import ByteCache
-from rubric_store.repository import UNKNOWN_CURSOR, CursorError, text_from_cursor
 from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_versions as versions
-from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSummary
+from trainer_client.wire import Reference, RubricVersion, VersionSummary
 
 _MAX_CACHE_BYTES = 32 * 2**20
 
@@ -139,7 +116,7 @@ def has_words(dialect: str, column: ColumnElement[Any], words: Sequence[str]) ->
     return and_(*[func.instr(column, f" {word}") > 0 for word in words])
 
 
-_VERSION_COLUMNS = (
+VERSION_COLUMNS = (
     versions.c.name,
     versions.c.version,
     versions.c.digest,
@@ -157,7 +134,7 @@ def version(project_id: str, reference: Reference) -> Select[Any]:
 
     A digest resolves to its oldest version in use, or its oldest version if none is in use.
     """
-    statement = select(*_VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
+    statement = select(*VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
     if reference.digest is not None:
         oldest = (versions.c.retired_at.is_not(None), versions.c.created_at, versions.c.name, versions.c.version)
         return statement.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
@@ -177,81 +154,12 @@ def version(project_id: str, reference: Reference) -> Select[Any]:
     return statement.where(versions.c.version == current.scalar_subquery())
 
 
-def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
-    """The version of a name that has a content digest."""
-    return version(project_id, Reference(None, None, digest)).where(versions.c.name == name)
-
-
-def history(project_id: str, name: str, *, before: int | None, limit: int) -> Select[Any]:
-    """The versions of a name without their criteria, newest first, below the number `before` if given."""
-    listed = (
-        select(*_VERSION_COLUMNS, versions.c.criteria_count)
-        .where(versions.c.project_id == project_id, versions.c.name == name)
-        .order_by(versions.c.version.desc())
-        .limit(limit)
-    )
-    return listed if before is None else listed.where(versions.c.version < before)
-
-
-def add_name(dialect: str, project_id: str, name: str) -> ReturningInsert[tuple[str]]:
-    """Insert a name without versions unless it exists; returns the name if it was inserted."""
-    row = {"project_id": project_id, "name": name, "latest_version": 0, "current_version": 0}
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return make(rubrics).values(row).on_conflict_do_nothing().returning(rubrics.c.name)
-
-
 def lock_name(project_id: str, name: str) -> Select[Any]:
     """The latest version number of a name, locking its row until the transaction ends (SQLite locks the database)."""
     return (
         select(rubrics.c.latest_version)
         .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
         .with_for_update()
-    )
-
-
-def add_version(project_id: str, added: RubricVersion, criteria: list[Any]) -> Insert:
-    """Insert a version; `criteria` are its criteria as JSON values."""
-    return insert(versions).values(
-        project_id=project_id,
-        name=added.name,
-        version=added.version,
-        digest=added.digest,
-        criteria=criteria,
-        criteria_count=len(criteria),
-        created_at=added.created_at,
-        parent=added.parent,
-        metadata=added.metadata,
-        lineage=None if added.lineage is None else added.lineage.model_dump(mode="json", exclude_unset=True),
-    )
-
-
-def set_latest(project_id: str, name: str, number: int) -> Update:
-    """Set the latest version number of a name, and make it the current one."""
-    mine = (rubrics.c.project_id == project_id, rubrics.c.name == name)
-    return update(rubrics).where(*mine).values(latest_version=number, current_version=number)
-
-
-def set_words(dialect: str, project_id: str, name: str) -> Insert:
-    """Store the words of a name, given as the parameter `words`."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    add = make(rubric_words).values(project_id=project_id, name=name, words=words_parameter(dialect))
-    return add.on_conflict_do_update(index_elements=["project_id", "name"], set_={"words": add.excluded.words})
-
-
-def retire(project_id: str, name: str, number: int, at: datetime | None, reason: str | None) -> Update:
-    """Retire a version, or restore it if `at` and `reason` are None."""
-    this = (versions.c.project_id == project_id, versions.c.name == name, versions.c.version == number)
-    return update(versions).where(*this).values(retired_at=at, retired_reason=reason)
-
-
-def set_current(project_id: str, name: str) -> Update:
-    """Set a name's current version: the newest in use, or the newest if none is in use."""
-    mine = (versions.c.project_id == project_id, versions.c.name == name)
-    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
-    return (
-        update(rubrics)
-        .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
-        .values(current_version=func.coalesce(in_use, rubrics.c.latest_version))
     )
 
 
@@ -317,31 +225,10 @@ def _names(
     return names
 
 
-def neighbours(project_id: str, name: str, count: int) -> tuple[Select[Any], Select[Any]]:
-    """Up to `count` names on each side of a name, the name included, with their latest version numbers."""
-    named = select(rubrics.c.name, rubrics.c.latest_version).where(rubrics.c.project_id == project_id).limit(count)
-    return (
-        named.where(rubrics.c.name >= name).order_by(rubrics.c.name),
-        named.where(rubrics.c.name < name).order_by(rubrics.c.name.desc()),
-    )
-
-
 def tags(project_id: str, names: Sequence[str]) -> Select[Any]:
     """Pairs of name and tag, sorted by tag."""
     mine = (rubric_tags.c.project_id == project_id, rubric_tags.c.name.in_(names))
     return select(rubric_tags.c.name, rubric_tags.c.tag).where(*mine).order_by(rubric_tags.c.tag)
-
-
-def add_tags(dialect: str, project_id: str, name: str, added: Sequence[str]) -> ReturningInsert[tuple[str]]:
-    """Insert the tags that a name does not have; returns those inserted."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    rows = [{"project_id": project_id, "name": name, "tag": tag} for tag in added]
-    return make(rubric_tags).values(rows).on_conflict_do_nothing().returning(rubric_tags.c.tag)
-
-
-def remove_tags(project_id: str, name: str) -> Delete:
-    """Delete all tags of a name."""
-    return delete(rubric_tags).where(rubric_tags.c.project_id == project_id, rubric_tags.c.name == name)
 
 
 def aliases(project_id: str, names: Sequence[str]) -> Select[Any]:
@@ -349,48 +236,6 @@ def aliases(project_id: str, names: Sequence[str]) -> Select[Any]:
     mine = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name.in_(names))
     columns = (rubric_aliases.c.name, rubric_aliases.c.alias, rubric_aliases.c.version)
     return select(*columns).where(*mine).order_by(rubric_aliases.c.alias)
-
-
-def set_alias(dialect: str, project_id: str, name: str, alias: str, version: int) -> Insert:
-    """Point an alias of a name to a version."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    add = make(rubric_aliases).values(project_id=project_id, name=name, alias=alias, version=version)
-    key = ["project_id", "name", "alias"]
-    return add.on_conflict_do_update(index_elements=key, set_={"version": add.excluded.version})
-
-
-def remove_alias(project_id: str, name: str, alias: str) -> Delete:
-    """Delete an alias of a name."""
-    this = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name == name, rubric_aliases.c.alias == alias)
-    return delete(rubric_aliases).where(*this)
-
-
-MAX_LIMIT = 500
-_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
-_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-
-
-def check_limit(limit: int, what: str = "rubrics") -> int:
-    """Return a page size between 1 and 500; raise `ValueError` for any other."""
-    if not 1 <= limit <= MAX_LIMIT:
-        raise ValueError(f"a page holds 1 to {MAX_LIMIT} {what}, not {limit}; follow next_cursor for more")
-    return limit
-
-
-def name_from_cursor(cursor: str) -> str:
-    """The name that a cursor continues after; raises `CursorError` for an invalid cursor."""
-    try:
-        return _NAME.validate_python(text_from_cursor(cursor))
-    except ValidationError:
-        raise CursorError(UNKNOWN_CURSOR) from None
-
-
-def number_from_cursor(cursor: str) -> int:
-    """The version that a cursor continues after; raises `CursorError` for an invalid cursor."""
-    number = text_from_cursor(cursor)
-    if not _NUMBER.fullmatch(number):
-        raise CursorError(UNKNOWN_CURSOR)
-    return int(number)
 
 
 def version_of(row: Row[Any]) -> RubricVersion:

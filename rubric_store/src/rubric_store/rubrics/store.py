@@ -18,16 +18,17 @@ from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, Table, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.database import unwritable_files
+from rubric_store.database import insert_into, unwritable_files
 from rubric_store.repository import (
     READ_TIMEOUT_S,
     UNKNOWN_CURSOR,
     BaseRepository,
     CursorError,
+    text_from_cursor,
     to_cursor,
     unknown_actor,
 )
@@ -37,24 +38,24 @@ from rubric_store.rubrics.publishing import (
     LockedNames,
     PreparedPublication,
     ValidationMixin,
+    add_tags,
     build_publication,
     check_name,
     publish,
-    replace_tags,
     store_words,
     tags_of,
 )
 from rubric_store.rubrics.queries import (
     REFRESH_AFTER_S,
+    VERSION_COLUMNS,
     VersionCache,
-    check_limit,
-    name_from_cursor,
-    number_from_cursor,
     summary_of,
     version_of,
     words_of,
 )
 from rubric_store.rubrics.rows import criteria_characters
+from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubrics
+from rubric_store.rubrics.tables import rubric_versions as versions
 from trainer_client.wire import (
     AliasName,
     Lineage,
@@ -62,6 +63,7 @@ from trainer_client.wire import (
     RubricAliases,
     RubricContent,
     RubricHistory,
+    RubricName,
     RubricPage,
     RubricSummary,
     RubricTags,
@@ -111,8 +113,12 @@ class ChangeMixin(LockedNames):
                 return False, current
             if found.retirement is not None:
                 raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
-            dialect = connection.dialect.name
-            await connection.execute(queries.set_alias(dialect, project_id, name, alias, version))
+            added = insert_into(rubric_aliases, connection)
+            added = added.values(project_id=project_id, name=name, alias=alias, version=version)
+            moved = added.on_conflict_do_update(
+                index_elements=list(rubric_aliases.primary_key), set_={"version": version}
+            )
+            await connection.execute(moved)
             before = None if current is None else (await _version(connection, project_id, name, current)).digest
             await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
         return True, version
@@ -129,7 +135,11 @@ class ChangeMixin(LockedNames):
             current = await _alias(connection, project_id, name, alias)
             if current is None or current != expected:
                 return False, current
-            await connection.execute(queries.remove_alias(project_id, name, alias))
+            await connection.execute(
+                delete(rubric_aliases).where(
+                    *_of_name(rubric_aliases, project_id, name), rubric_aliases.c.alias == alias
+                )
+            )
             removed = await _version(connection, project_id, name, current)
             await self._add_audit_entry(
                 connection, project_id, "alias.removed", f"{name}@{alias}", removed.digest, None
@@ -150,7 +160,8 @@ class ChangeMixin(LockedNames):
             raise ValueError(f"{wrong.field}: {wrong.message}") from None
         async with self._begin_locked(project_id, name) as connection:
             before = await tags_of(connection, project_id, name)
-            await replace_tags(connection, project_id, name, wanted)
+            await connection.execute(delete(rubric_tags).where(*_of_name(rubric_tags, project_id, name)))
+            await add_tags(connection, project_id, name, wanted)
             after = await tags_of(connection, project_id, name)
             await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
         return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
@@ -187,6 +198,10 @@ class ChangeMixin(LockedNames):
         return restored
 
 
+def _of_name(table: Table, project_id: str, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return table.c.project_id == project_id, table.c.name == name
+
+
 async def _version(connection: AsyncConnection, project_id: str, name: str, version: int | None) -> RubricVersion:
     row = (await connection.execute(queries.version(project_id, Reference(name, version, None)))).one_or_none()
     if row is None:
@@ -208,8 +223,12 @@ async def _set_retirement(
 ) -> RubricVersion:
     name = version.name
     before = await _version(connection, project_id, name, None)
-    await connection.execute(queries.retire(project_id, name, version.version, at, reason))
-    await connection.execute(queries.set_current(project_id, name))
+    mine = _of_name(versions, project_id, name)
+    retired = update(versions).where(*mine, versions.c.version == version.version)
+    await connection.execute(retired.values(retired_at=at, retired_reason=reason))
+    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
+    newest = func.coalesce(in_use, rubrics.c.latest_version)
+    await connection.execute(update(rubrics).where(*_of_name(rubrics, project_id, name)).values(current_version=newest))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
         await store_words(connection, project_id, name, words_of(one.description for one in current.criteria))
@@ -229,6 +248,7 @@ def _check_alias(alias: str) -> None:
         ) from None
 
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME_CHARACTERS = re.compile(r"[a-z0-9._/-]*")
 _Tags = defaultdict[str, list[str]]
 _Aliases = defaultdict[str, dict[str, int]]
@@ -262,8 +282,8 @@ class ListMixin(BaseRepository):
             CursorError: the cursor is invalid.
             ValueError: the limit is out of range.
         """
-        check_limit(limit)
-        name = None if after is None else name_from_cursor(after)
+        _check_limit(limit, "rubrics")
+        name = None if after is None else _name_from_cursor(after)
         words = words_of([text])
         if not _NAME_CHARACTERS.fullmatch(prefix) or (text and not words) or "\0" in (tag or ""):
             return RubricPage(rubrics=())
@@ -293,9 +313,14 @@ class ListMixin(BaseRepository):
             CursorError: the cursor is invalid.
             ValueError: the limit is out of range.
         """
-        check_limit(limit, "versions")
-        before = None if after is None else number_from_cursor(after)
-        rows = await self._read(queries.history(project_id, name, before=before, limit=limit + 1))
+        _check_limit(limit, "versions")
+        listed = select(*VERSION_COLUMNS, versions.c.criteria_count).where(*_of_name(versions, project_id, name))
+        if after is not None:
+            number = text_from_cursor(after)
+            if not _NUMBER.fullmatch(number):
+                raise CursorError(UNKNOWN_CURSOR)
+            listed = listed.where(versions.c.version < int(number))
+        rows = await self._read(listed.order_by(versions.c.version.desc()).limit(limit + 1))
         if not rows and after is not None:
             raise CursorError(UNKNOWN_CURSOR)
         if not rows:
@@ -323,6 +348,22 @@ class ListMixin(BaseRepository):
             for row in await connection.execute(queries.aliases(project_id, names)):
                 aliases[row.name][row.alias] = row.version
         return tags, aliases
+
+
+_MAX_LIMIT = 500
+_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
+
+
+def _check_limit(limit: int, what: str) -> None:
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise ValueError(f"a page holds 1 to {_MAX_LIMIT} {what}, not {limit}; follow next_cursor for more")
+
+
+def _name_from_cursor(cursor: str) -> str:
+    try:
+        return _NAME.validate_python(text_from_cursor(cursor))
+    except ValidationError:
+        raise CursorError(UNKNOWN_CURSOR) from None
 
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9._/-]")
@@ -361,7 +402,7 @@ def _pairs(text: str) -> Counter[str]:
 
 def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[str, int]) -> str:
     """A reference to an existing name: to the version or alias nearest to the selector, else to the bare name."""
-    if re.fullmatch(r"[1-9][0-9]{0,8}", selector):
+    if _NUMBER.fullmatch(selector):
         return f"{name}@{min(int(selector), latest)}"
     alias = most_similar(selector.lower()[:_ALIAS_LENGTH], aliases) if selector else None
     return f"{name}@{alias}" if alias else name
@@ -466,7 +507,12 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         if reference.startswith("sha256:"):
             return None
         name, selector = split_reference(reference)
-        rows = await self._read(*queries.neighbours(project_id, name, _NEIGHBOURS))
+        named = select(rubrics.c.name, rubrics.c.latest_version).where(rubrics.c.project_id == project_id)
+        named = named.limit(_NEIGHBOURS)
+        rows = await self._read(
+            named.where(rubrics.c.name >= name).order_by(rubrics.c.name),
+            named.where(rubrics.c.name < name).order_by(rubrics.c.name.desc()),
+        )
         latest = {row.name: row.latest_version for row in rows}
         found = await asyncio.to_thread(most_similar, name, latest)
         if found is None:
