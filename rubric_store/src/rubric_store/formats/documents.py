@@ -57,6 +57,19 @@ class FormatError(ValueError):
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
         super().__init__("\n".join(map(str, fold_problems(self.problems))))
 
+    @classmethod
+    def of(cls, message: str, line: int | None = None, place: str = "") -> "FormatError":
+        """The error of one problem."""
+        return cls([FormatProblem(place, message, line)])
+
+    @classmethod
+    def of_criteria(
+        cls, criteria: Iterable[Criterion], unsupported: Callable[[Criterion], Iterable[str]]
+    ) -> "FormatError | None":
+        """The error of criteria that a format cannot express, with all reasons; None if there are none."""
+        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
+        return cls(problems) if problems else None
+
 
 _FOLD_ABOVE = 3
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?")
@@ -92,6 +105,11 @@ class InvalidValueError(Exception):
     def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
         super().__init__(found)
         self.found = tuple(found)
+
+    @classmethod
+    def at(cls, path: Path, message: str) -> "InvalidValueError":
+        """The error of one problem."""
+        return cls([(path, message)])
 
 
 Changes = list[tuple[Path, str]]
@@ -172,32 +190,33 @@ def read_items(
     convert: Callable[[int, ItemT], dict[str, Any] | Criterion],
     field_names: Mapping[str, str] | None = None,
     changes: Changes | None = None,
-) -> RubricContent:
+    places: Sequence[Path] | None = None,
+) -> RubricDocument:
     """Read a list of criteria.
 
     Args:
         value: the parsed value that should be the list.
-        root: the path to it, for problems.
+        root: the path to it, for problems that concern no single item.
         item: the format's model of one criterion.
         convert: converts an index in the list and the item to a criterion's fields; may raise `InvalidValueError` with
             paths that are relative to the item, or `OmittedItemError`.
         field_names: the format's names of a criterion's fields, where they differ.
         changes: receives fields that the format does not have and items that are left out. None refuses such fields.
+        places: the path to each item, if they stand in several places of the file.
 
     Raises:
         InvalidValueError: with all problems.
     """
     if not isinstance(value, list):
-        raise InvalidValueError([(root, "expected a list of criteria")])
+        raise InvalidValueError.at(root, "expected a list of criteria")
     if not 1 <= len(value) <= MAX_CRITERIA:
-        raise InvalidValueError(
-            [(root, f"it has {len(value)} criteria; a rubric has at least 1 item and at most {MAX_CRITERIA}")]
-        )
+        message = f"it has {len(value)} criteria; a rubric has at least 1 item and at most {MAX_CRITERIA}"
+        raise InvalidValueError.at(root, message)
+    places = places or [(*root, index) for index in range(len(value))]
     criteria: list[Criterion] = []
-    found = _duplicate_ids(value, root) if "id" in item.model_fields else []
+    found = _duplicate_ids(value, places) if "id" in item.model_fields else []
     omitted: Changes = []
-    for index, raw in enumerate(value):
-        place = (*root, index)
+    for index, (place, raw) in enumerate(zip(places, value, strict=True)):
         try:
             known = raw if changes is None else _known_fields(raw, item, place, changes)
             criterion = _criterion(convert(index, item.model_validate(known)), field_names or {})
@@ -209,12 +228,9 @@ def read_items(
             omitted.append((place, str(error)))
         else:
             criteria.append(criterion)
-    only_pitfalls = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
     if not criteria and not found:
         found = omitted
-    elif len(criteria) + len(omitted) == len(value) and not (
-        only_pitfalls or any(criterion.weight > 0 for criterion in criteria)
-    ):
+    elif len(criteria) + len(omitted) == len(value) and not _has_divisor(criteria):
         message = (
             "no criterion has a positive weight, so the reward has nothing to divide by; give one a weight above 0, or "
             "write a list of mistakes in a format that has them (native, yaml, rar, requirement)"
@@ -224,42 +240,13 @@ def read_items(
         raise InvalidValueError(found)
     if changes is not None:
         changes += omitted
-    return RubricContent(criteria=tuple(criteria))
+    return RubricDocument(content=RubricContent(criteria=tuple(criteria)))
 
 
-def read_placed_items(
-    items: list[object],
-    places: Sequence[Path],
-    item: type[ItemT],
-    convert: Callable[[int, ItemT], dict[str, Any] | Criterion],
-    field_names: Mapping[str, str] | None = None,
-    changes: Changes | None = None,
-    root: Path = (),
-) -> RubricContent:
-    """Read criteria as `read_items` does, where they stand in several places of the file.
-
-    Args:
-        items, item, convert, field_names, changes: see `read_items`.
-        places: the path to each item.
-        root: the path of problems that concern no single item.
-
-    Raises:
-        InvalidValueError: with all problems.
-    """
-
-    def original(path: Path) -> Path:
-        if path and isinstance(path[0], int) and path[0] < len(places):
-            return (*places[path[0]], *path[1:])
-        return (*root, *path)
-
-    own: Changes = []
-    try:
-        content = read_items(items, (), item, convert, field_names, None if changes is None else own)
-    except InvalidValueError as error:
-        raise InvalidValueError([(original(path), message) for path, message in error.found]) from None
-    if changes is not None:
-        changes += [(original(path), message) for path, message in own]
-    return content
+def _has_divisor(criteria: Sequence[Criterion]) -> bool:
+    """Whether rewards can be divided by the weights: some are positive, or all criteria are pitfalls."""
+    only_pitfalls = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
+    return only_pitfalls or any(criterion.weight > 0 for criterion in criteria)
 
 
 _NEAR_MISS = 0.9
@@ -290,14 +277,14 @@ def criterion_id(label: object, place: int, taken: Container[str]) -> str:
     return made if made not in taken else next(one for one in numbered if one not in taken)
 
 
-def _duplicate_ids(items: Sequence[object], root: Path) -> list[tuple[Path, str]]:
+def _duplicate_ids(items: Sequence[object], places: Sequence[Path]) -> list[tuple[Path, str]]:
     first: dict[str, int] = {}
     found: list[tuple[Path, str]] = []
     for index, item in enumerate(items):
         id_ = item.get("id") if isinstance(item, dict) else None
         if isinstance(id_, str) and first.setdefault(id_, index) != index:
             message = f"{id_[:130]!r} is also the id of criterion {first[id_] + 1}; ids must differ"
-            found.append(((*root, index, "id"), message))
+            found.append(((*places[index], "id"), message))
     return found
 
 
@@ -328,12 +315,10 @@ def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) ->
             inner, depth = inner[path[depth]], depth + 1
         if depth == len(path):
             return path, inner
-    raise InvalidValueError([((), f"expected {expected}")])
+    raise InvalidValueError.at((), f"expected {expected}")
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{},:]|[^][{},:\s"]+', re.DOTALL)
-DUPLICATE_FIELD = "given twice in one object; remove one"
-_TOO_DEEP = "it is nested too deeply; a rubric has at most five levels"
 
 
 def parse_json(text: str) -> ParsedText:
@@ -353,26 +338,20 @@ def parse_json(text: str) -> ParsedText:
     try:
         value: object = json.loads(text, object_pairs_hook=one_object)
     except json.JSONDecodeError as error:
-        raise FormatError(
-            [FormatProblem(f"column {error.colno}", f"expected JSON: {error.msg}", error.lineno)]
-        ) from None
+        raise FormatError.of(f"expected JSON: {error.msg}", error.lineno, f"column {error.colno}") from None
     except RecursionError:
-        raise FormatError([FormatProblem("", _TOO_DEEP, 1)]) from None
+        raise FormatError.of("it is nested too deeply; a rubric has at most five levels", 1) from None
     except ValueError as error:
-        raise FormatError([FormatProblem("", f"cannot be read: {error}", 1)]) from None
-    duplicates = (
-        [
-            FormatProblem(format_path(path), DUPLICATE_FIELD, line)
-            for path, line, duplicate in _positions(text)
-            if duplicate
-        ]
-        if has_duplicates
-        else []
-    )
-    return ParsedText(value, lambda wanted: json_lines(text, wanted), tuple(duplicates))
+        raise FormatError.of(f"cannot be read: {error}", 1) from None
+    duplicates = [
+        FormatProblem(format_path(path), "given twice in one object; remove one", line)
+        for path, line, duplicate in (_positions(text) if has_duplicates else ())
+        if duplicate
+    ]
+    return ParsedText(value, lambda wanted: _json_lines(text, wanted), tuple(duplicates))
 
 
-def json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
+def _json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
     """The line of each path in a valid JSON text, or of its longest existing prefix."""
     missing = {path for path in wanted if path}
     known: dict[Path, int] = {}

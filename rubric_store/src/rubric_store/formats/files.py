@@ -164,7 +164,7 @@ def read_rows(content: bytes, path: PurePath, format: str | None = None, prefix:
             name = _check_name(prefix + (document.name or own), row.line)
             if name in lines:
                 message = f"line {lines[name]} also names a rubric {name!r}; names in a file must differ"
-                raise FormatError([FormatProblem("", message, row.line)])
+                raise FormatError.of(message, row.line)
         except InvalidValueError as error:
             found += [(row.line, (*row.path, *place), message) for place, message in error.found]
             refused += 1
@@ -185,7 +185,7 @@ def _decode(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError([FormatProblem("", "this is not UTF-8 text; save the file as UTF-8", line)]) from None
+        raise FormatError.of("this is not UTF-8 text; save the file as UTF-8", line) from None
 
 
 def _json_lines(text: str, problems: list[FormatProblem]) -> list[_Row]:
@@ -237,6 +237,4 @@ def _check_name(name: str, line: int) -> str:
         return _NAME.validate_python(name)
     except ValidationError as error:
         reason = "; ".join(message for _, message in validation_problems(error))
-        raise FormatError(
-            [FormatProblem("name", f"{name[:80]!r} is not a valid rubric name: {reason}", line)]
-        ) from None
+        raise FormatError.of(f"{name[:80]!r} is not a valid rubric name: {reason}", line, "name") from None

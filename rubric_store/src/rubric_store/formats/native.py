@@ -46,7 +46,7 @@ _ROW_FIELDS = frozenset(
 def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with all problems."""
     if not isinstance(value, dict):
-        raise InvalidValueError([((), 'expected an object {"criteria": […]}')])
+        raise InvalidValueError.at((), 'expected an object {"criteria": […]}')
     fields = {str(key): inner for key, inner in value.items() if key not in _ROW_FIELDS}
     problems: list[tuple[Path, str]] = []
     content = None
@@ -54,7 +54,8 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         problems.append((("criteria",), 'expected an object {"criteria": […]}: the field is required'))
     else:
         try:
-            content = read_items(fields.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
+            read = read_items(fields.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
+            content = read.content
         except InvalidValueError as error:
             problems += error.found
     try:

@@ -264,9 +264,7 @@ def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocu
     """
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_TEXT_LENGTH:
-        raise FormatError(
-            [FormatProblem("", f"it has {len(text)} characters; a rubric has at most {MAX_TEXT_LENGTH}", 1)]
-        )
+        raise FormatError.of(f"it has {len(text)} characters; a rubric has at most {MAX_TEXT_LENGTH}", 1)
     syntax = _detect_syntax(text)
     if (
         known == "yaml"
@@ -279,7 +277,7 @@ def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocu
         changes: Changes = []
         return _with_changes(read(text, changes), changes)
     if known is None and syntax is None:
-        raise FormatError([FormatProblem("", f"unknown format; {EXPECTED}", 1)])
+        raise FormatError.of(f"unknown format; {EXPECTED}", 1)
     return parse_json(text)
 
 
@@ -311,12 +309,12 @@ def read_value(value: object, format: RubricFormat | None) -> RubricDocument:
         path, value = rows[0]
     elif len(rows) > 1:
         message = f"it holds {len(rows):,} rubrics and not one; import the file, or give each a file of its own"
-        raise InvalidValueError([((), message)])
+        raise InvalidValueError.at((), message)
     nested, inner, found = _locate(value, format)
     path = (*path, *nested)
     if found is None:
         message = f"unknown format: it is {describe(value)}; {EXPECTED}"
-        raise InvalidValueError([(path, message)])
+        raise InvalidValueError.at(path, message)
     changes: Changes = []
     try:
         document = _VALUE_READERS[found](inner, changes)
@@ -341,7 +339,7 @@ def _locate(value: object, format: RubricFormat | None) -> tuple[Path, object, R
             return path, inner, found[0]
         if wanted is None and found:
             ambiguous = f"this could be {' or '.join(found)}; say which format it is"
-            raise InvalidValueError([(path, ambiguous)])
+            raise InvalidValueError.at(path, ambiguous)
     return (), value, wanted
 
 
@@ -373,14 +371,14 @@ def check_format(format: str) -> RubricFormat:
         if format == known:
             return cast(RubricFormat, known)
     names = ", ".join(get_args(RubricFormat))
-    raise FormatError([FormatProblem("format", f"the format {format[:40]!r} is unknown; use one of {names}")])
+    raise FormatError.of(f"the format {format[:40]!r} is unknown; use one of {names}", place="format")
 
 
 def _read_tagged_lines(row: object) -> RubricDocument:
     path: Path = ("rubric",) if isinstance(row, dict) else ()
     lines = row.get("rubric") if isinstance(row, dict) else row
     if not isinstance(lines, str):
-        raise InvalidValueError([((), 'expected tagged lines, or a row with them under "rubric"')])
+        raise InvalidValueError.at((), 'expected tagged lines, or a row with them under "rubric"')
     try:
         return srar.read_lines(lines)
     except FormatError as error:
@@ -460,8 +458,7 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
     """
     document, known = as_document(rubric), check_format(format)
     if known not in _WRITERS:
-        message = f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}"
-        raise FormatError([FormatProblem("format", message)])
+        raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
     text = _WRITERS[known](document)
     try:
         reread = read_document(text, known)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from rubric_store.formats.documents import FormatError, FormatProblem, Path
+from rubric_store.formats.documents import FormatError, Path
 
 _RUBRIC_FIELDS: Final = (
     "rubric",
@@ -169,4 +169,4 @@ def _parquet_rows(content: bytes) -> list[dict[str, Any]]:
 
 
 def _not_a_table(message: str, line: int) -> FormatError:
-    return FormatError([FormatProblem("", message, line)])
+    return FormatError.of(message, line)

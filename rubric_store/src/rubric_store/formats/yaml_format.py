@@ -47,7 +47,7 @@ def parse_yaml(text: str) -> ParsedText:
     """
     if len(text) > MAX_YAML_LENGTH:
         message = f"it has {len(text)} characters, and YAML may have at most {MAX_YAML_LENGTH}; write it as JSON"
-        raise FormatError([FormatProblem("", message, 1)])
+        raise FormatError.of(message, 1)
     builder = _ValueBuilder()
     try:
         for event in yaml.parse(text, Loader=_Loader):

@@ -6,6 +6,7 @@ hold statements instead, as data sets of plans have them: `{"Rubric": ["The plan
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import RootModel
@@ -20,6 +21,7 @@ from rubric_store.formats.documents import (
     read_items,
 )
 from rubric_store.formats.native import dump_json
+from trainer_client.wire import Criterion
 
 PATHS = (("questions",), ("rubrics",), ("decomposed_questions",), ("rubric",), ("criteria",), ("rubric_items",))
 _BULLET = re.compile(r"\A\s*+(?:[-*•]|\(?[0-9]{1,3}[.)])\s++")
@@ -33,7 +35,7 @@ class _Item(RootModel[str]):
 def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    return RubricDocument(content=read_items(items, path, _Item, _fields, changes=changes))
+    return read_items(items, path, _Item, _fields, changes=changes)
 
 
 def read_lines(text: str) -> RubricDocument:
@@ -60,11 +62,14 @@ def write(document: RubricDocument) -> str:
         FormatError: a criterion's weight is not positive, or it is a pitfall: in this format a yes is always good.
     """
     criteria = document.content.criteria
-    wrong = [one for one in criteria if one.weight <= 0 or one.kind == "pitfall"]
-    if wrong:
-        message = "in DRO's lists a yes is always good; reword it as a criterion with a positive weight"
-        raise FormatError([FormatProblem(f"criterion {one.id}", message) for one in wrong])
+    if error := FormatError.of_criteria(criteria, _unsupported):
+        raise error
     return dump_json([criterion.description for criterion in criteria])
+
+
+def _unsupported(criterion: Criterion) -> Iterator[str]:
+    if criterion.weight <= 0 or criterion.kind == "pitfall":
+        yield "in DRO's lists a yes is always good; reword it as a criterion with a positive weight"
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:

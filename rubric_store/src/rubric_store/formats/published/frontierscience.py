@@ -33,7 +33,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from its text; raises `InvalidValueError`."""
     found = list(_LINE.finditer(value)) if isinstance(value, str) else []
     if not found or not isinstance(value, str):
-        raise InvalidValueError([((), 'expected lines such as "Points: 1.5, Item: what to check"')])
+        raise InvalidValueError.at((), 'expected lines such as "Points: 1.5, Item: what to check"')
     if before := value[: found[0].start()].strip():
         changes.append(((), f"the text before the first item is not kept: {before[:60]!r}"))
     ends = [*(match.start() for match in found[1:]), len(value)]
@@ -42,7 +42,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         for match, end in zip(found, ends, strict=True)
     ]
     names = {"description": "item", "weight": "points"}
-    return RubricDocument(content=read_items(items, (), _Item, _fields, names))
+    return read_items(items, (), _Item, _fields, names)
 
 
 def read_text(text: str, changes: Changes) -> RubricDocument:

@@ -12,7 +12,7 @@ from rubric_store.formats.documents import (
     Path,
     RubricDocument,
     criterion_id,
-    read_placed_items,
+    read_items,
 )
 from trainer_client.wire.base import RequestModel
 
@@ -53,7 +53,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         taken.add(id_ := criterion_id(item.name, index, taken))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(item.evaluation_steps, start=1))
         if not item.criteria and not steps:
-            raise InvalidValueError([(("criteria",), "give criteria or evaluation_steps")])
+            raise InvalidValueError.at(("criteria",), "give criteria or evaluation_steps")
         guide = [
             f"{low} to {high}: {text}"
             for (low, high), text in ((r.score_range, r.expected_outcome) for r in item.rubric)
@@ -72,7 +72,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         }
 
     names = {"description": "criteria", "verification_method": "evaluation_steps"}
-    return RubricDocument(content=read_placed_items(metrics, places, _Item, fields, names, changes))
+    return read_items(metrics, (), _Item, fields, names, changes, places)
 
 
 def _metrics(value: object) -> tuple[list[Path], list[object]]:

@@ -5,14 +5,14 @@ expected_concepts and verification_method. Of a record, question, question_ratio
 kept as metadata; the passage is not read, since judges get it as grounding.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
 from rubric_store.formats.documents import (
     Changes,
     FormatError,
-    FormatProblem,
     InvalidValueError,
     RubricDocument,
     find_list,
@@ -52,10 +52,9 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
     def fields(_: int, item: _Item) -> dict[str, Any]:
         return {name: given for name, given in item.model_dump().items() if given != ""}
 
-    content = read_items(items, path, _Item, fields, changes=changes)
-    metadata: dict[str, JsonValue] = (
-        {key: value[key] for key in METADATA_FIELDS if key in value} if isinstance(value, dict) else {}
-    )
+    content = read_items(items, path, _Item, fields, changes=changes).content
+    record = value if isinstance(value, dict) else {}
+    metadata = {key: record[key] for key in METADATA_FIELDS if key in record}
     try:
         return RubricDocument(content=content, metadata=metadata or None)
     except ValidationError as error:
@@ -69,20 +68,17 @@ def write(document: RubricDocument) -> str:
         FormatError: a criterion has a negative weight, or is a pitfall: this format has no penalties.
     """
     criteria = document.content.criteria
-    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
-    if problems:
-        raise FormatError(problems)
+    if error := FormatError.of_criteria(criteria, _unsupported):
+        raise error
     metadata = {key: value for key, value in (document.metadata or {}).items() if key in METADATA_FIELDS}
     return dump_json({**metadata, "criteria": [_serialize(criterion) for criterion in criteria]})
 
 
-def _unsupported(criterion: Criterion) -> list[str]:
-    problems = []
+def _unsupported(criterion: Criterion) -> Iterator[str]:
     if criterion.weight < 0:
-        problems.append(f"Rubric-Grounded has no negative weights, and this one is {criterion.weight:g}")
+        yield f"Rubric-Grounded has no negative weights, and this one is {criterion.weight:g}"
     if criterion.kind == "pitfall":
-        problems.append("Rubric-Grounded has no pitfalls; reword it as what a good response does")
-    return problems
+        yield "Rubric-Grounded has no pitfalls; reword it as what a good response does"
 
 
 def _serialize(criterion: Criterion) -> dict[str, Any]:

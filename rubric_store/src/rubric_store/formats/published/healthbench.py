@@ -56,7 +56,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
     if isinstance(items, list) and weighted:
         items = [_with_points(one) for one in items]
     field_names = {"description": "criterion", "weight": "weight" if weighted else "points"}
-    return RubricDocument(content=read_items(items, path, _Item, _fields, field_names, changes))
+    return read_items(items, path, _Item, _fields, field_names, changes)
 
 
 def _with_points(item: object) -> object:

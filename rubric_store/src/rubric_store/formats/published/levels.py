@@ -59,7 +59,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         try:
             graded, notes = graded_fields(levels, low, high, avoided=item.weight < 0)
         except ValueError as error:
-            raise InvalidValueError([(("levels",), str(error))]) from None
+            raise InvalidValueError.at(("levels",), str(error)) from None
         changes.extend(((*path, index), note) for note in notes)
         return {
             "id": id_,
@@ -70,7 +70,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
             **{key: one for key, one in graded.items() if one},
         }
 
-    return RubricDocument(content=read_items(items, path, _Item, fields, changes=changes))
+    return read_items(items, path, _Item, fields, changes=changes)
 
 
 def _levels(value: object) -> list[tuple[float, str]]:
@@ -91,7 +91,7 @@ def _levels(value: object) -> list[tuple[float, str]]:
             number = float(str(given).removeprefix("level_").removeprefix("score_"))
         except ValueError:
             message = f"{str(given)[:40]!r} is not a number; name each level by its value"
-            raise InvalidValueError([(("levels",), message)]) from None
+            raise InvalidValueError.at(("levels",), message) from None
         levels.append((number, _text(text)))
     return sorted(levels)
 

@@ -6,7 +6,7 @@ is the tree's score. The requirements above a leaf become its tags, from the top
 
 from typing import Any
 
-from rubric_store.formats.documents import Changes, RubricDocument, criterion_id, read_placed_items
+from rubric_store.formats.documents import Changes, RubricDocument, criterion_id, read_items
 from rubric_store.formats.trees import Leaf, Node, read_leaves
 from trainer_client.wire.base import RequestModel
 
@@ -33,7 +33,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         return {"id": id_, "description": item.requirements, "weight": leaf.share, "tags": _tags(leaf)}
 
     items: list[object] = [{"requirements": leaf.node.get("requirements")} for leaf in leaves]
-    return RubricDocument(content=read_placed_items(items, [leaf.path for leaf in leaves], _Item, fields))
+    return read_items(items, (), _Item, fields, places=[leaf.path for leaf in leaves])
 
 
 def _children(node: Node) -> str | None:

@@ -13,7 +13,7 @@ from rubric_store.formats.documents import (
     InvalidValueError,
     Path,
     RubricDocument,
-    read_placed_items,
+    read_items,
 )
 from rubric_store.formats.grades import graded_fields
 from trainer_client.wire.base import RequestModel
@@ -57,11 +57,11 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         try:
             graded, notes = graded_fields(item.levels, min(scores), max(scores), avoided=False)
         except ValueError as error:
-            raise InvalidValueError([((), str(error))]) from None
+            raise InvalidValueError.at((), str(error)) from None
         changes.extend((places[index], note) for note in notes)
         return {"id": f"c{index + 1}", "description": item.criteria, **graded}
 
-    return RubricDocument(content=read_placed_items(items, places, _Item, fields, {"description": "criteria"}))
+    return read_items(items, (), _Item, fields, {"description": "criteria"}, places=places)
 
 
 def _item(value: object) -> object:
@@ -76,7 +76,7 @@ def _item(value: object) -> object:
 def _from_text(text: str) -> object:
     head = _TEXT.match(text)
     if head is None:
-        raise InvalidValueError([((), "expected [what to check] and then lines such as Score 1: …")])
+        raise InvalidValueError.at((), "expected [what to check] and then lines such as Score 1: …")
     scores = list(_TEXT_SCORE.finditer(text, head.end()))
     ends = [*(match.start() for match in scores[1:]), len(text)]
     levels = {

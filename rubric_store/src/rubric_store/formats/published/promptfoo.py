@@ -21,7 +21,7 @@ from rubric_store.formats.documents import (
     OmittedItemError,
     Path,
     RubricDocument,
-    read_placed_items,
+    read_items,
 )
 from rubric_store.formats.trees import Node, read_leaves
 from trainer_client.wire.base import RequestModel
@@ -101,7 +101,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
     test = _object(value)
     assertions = test.get("assert") if isinstance(value, dict) else value
     if not isinstance(assertions, list):
-        raise InvalidValueError([(root, 'expected a list of assertions [{"type": "llm-rubric", "value": "…"}]')])
+        raise InvalidValueError.at(root, 'expected a list of assertions [{"type": "llm-rubric", "value": "…"}]')
     if "threshold" in test:
         changes.append((("threshold",), "a threshold of the test is not kept: the reward is the score itself"))
     in_sets = any(isinstance(one, dict) and isinstance(one.get("assert"), list) for one in assertions)
@@ -119,7 +119,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         return _criterion(index, item, places[index], changes)
 
     names = {"description": "value", "verification": "value"}
-    return RubricDocument(content=read_placed_items(items, places, _Item, fields, names, changes, root))
+    return read_items(items, root, _Item, fields, names, changes, places)
 
 
 def _in_sets(placed: list[tuple[Path, object]], changes: Changes) -> list[tuple[Path, Node, float]]:

@@ -14,7 +14,7 @@ from rubric_store.formats.documents import (
     Path,
     RubricDocument,
     criterion_id,
-    read_placed_items,
+    read_items,
 )
 from rubric_store.formats.trees import Leaf, Node, read_leaves
 from trainer_client.wire.base import RequestModel
@@ -89,7 +89,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
             "tags": tuple(tag[:256] for tag in tags if tag),
         }
 
-    return RubricDocument(content=read_placed_items(items, [leaf.path for leaf in leaves], _Item, fields))
+    return read_items(items, (), _Item, fields, places=[leaf.path for leaf in leaves])
 
 
 def _children(node: Node) -> str | None:
@@ -119,5 +119,5 @@ def _passes(leaf: Leaf) -> bool:
     given = leaf.node.get("pass_answer", True)
     passes = given if isinstance(given, bool) else _ANSWERS.get(str(given).strip().lower())
     if passes is None:
-        raise InvalidValueError([((*leaf.path, "pass_answer"), f"{str(given)[:40]!r} is neither yes nor no")])
+        raise InvalidValueError.at((*leaf.path, "pass_answer"), f"{str(given)[:40]!r} is neither yes nor no")
     return passes

@@ -33,7 +33,7 @@ class _Item(RequestModel):
 def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    return RubricDocument(content=read_items(items, path, _Item, _fields, {"name": "title"}, changes))
+    return read_items(items, path, _Item, _fields, {"name": "title"}, changes)
 
 
 def write(document: RubricDocument) -> str:
@@ -48,7 +48,7 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
     if isinstance(weight, str):
         if category and weight.lower() != category:
             message = f"{weight}, but its description begins with {category.title()} Criteria; make them agree"
-            raise InvalidValueError([(("weight",), message)])
+            raise InvalidValueError.at(("weight",), message)
         category, weight = weight.lower(), CATEGORY_WEIGHTS[weight.lower()]
     mistake = category == "pitfall" and weight < 0
     return {

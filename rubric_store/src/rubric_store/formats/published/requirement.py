@@ -22,7 +22,7 @@ from rubric_store.formats.documents import (
     Path,
     RubricDocument,
     criterion_id,
-    read_placed_items,
+    read_items,
 )
 from rubric_store.formats.grades import graded_fields
 from rubric_store.formats.native import dump_json, plain_number
@@ -85,7 +85,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
             given.append((one, None))
             places.append((*root, index))
         elif not isinstance(section, list):
-            raise InvalidValueError([((*root, index, "criteria"), "expected a list of criteria")])
+            raise InvalidValueError.at((*root, index, "criteria"), "expected a list of criteria")
         else:
             name = next((one[key] for key in ("name", "title") if isinstance(one.get(key), str)), None)
             given += [(item, name) for item in section]
@@ -107,8 +107,7 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         return {**made, "scale": 1} if graded else made
 
     names = {"description": "requirement", "name": "title", "tags": "section"}
-    content = read_placed_items(items, places, _Item, fields, names, changes, root)
-    return RubricDocument(content=content)
+    return read_items(items, root, _Item, fields, names, changes, places)
 
 
 def _grades(item: _Item) -> tuple[dict[str, Any], list[str]]:
@@ -120,7 +119,7 @@ def _grades(item: _Item) -> tuple[dict[str, Any], list[str]]:
     try:
         return graded_fields(levels, low, high, not_applicable=not_applicable, avoided=item.weight < 0)
     except ValueError as error:
-        raise InvalidValueError([(("options",), str(error))]) from None
+        raise InvalidValueError.at(("options",), str(error)) from None
 
 
 def write(document: RubricDocument) -> str:
@@ -145,7 +144,7 @@ def _find_items(value: object) -> tuple[Path, list[object], bool, str | None]:
             guidelines = value.get("guidelines", guidelines)
             root, value = (*root, key), value[key]
     if not isinstance(value, list):
-        raise InvalidValueError([(root, f"expected {_EXPECTED}")])
+        raise InvalidValueError.at(root, f"expected {_EXPECTED}")
     return root, value, weight_optional, guidelines if isinstance(guidelines, str) and guidelines.strip() else None
 
 

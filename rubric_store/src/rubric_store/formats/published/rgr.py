@@ -6,6 +6,7 @@ criteria `p1`, `p2`…. A row may hold the list under `rubric` or `rubrics`.
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,7 +14,6 @@ from pydantic import Field
 from rubric_store.formats.documents import (
     Changes,
     FormatError,
-    FormatProblem,
     InvalidValueError,
     RubricDocument,
     find_list,
@@ -43,13 +43,13 @@ def from_value(value: object, changes: Changes) -> RubricDocument:
         prefix = PREFIX.match(item.description)
         if prefix is None:
             message = 'its category is missing; begin it with "Factual Criteria:" or "Process Criteria:"'
-            raise InvalidValueError([(("description",), message)])
+            raise InvalidValueError.at(("description",), message)
         kind = prefix[1].lower()
         seen[kind] += 1
         rest = item.description[prefix.end() :]
         return {"id": f"{kind[0]}{seen[kind]}", "kind": kind, "description": rest, "weight": item.weight}
 
-    return RubricDocument(content=read_items(items, path, _Item, fields, changes=changes))
+    return read_items(items, path, _Item, fields, changes=changes)
 
 
 def write(document: RubricDocument) -> str:
@@ -59,9 +59,8 @@ def write(document: RubricDocument) -> str:
         FormatError: a criterion is neither factual nor process, or its weight is not 1, 2, 3, 4 or 5.
     """
     criteria = document.content.criteria
-    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
-    if problems:
-        raise FormatError(problems)
+    if error := FormatError.of_criteria(criteria, _unsupported):
+        raise error
     return dump_json(
         [
             {"description": f"{one.kind.title()} Criteria: {one.description}", "weight": int(one.weight)}
@@ -70,10 +69,8 @@ def write(document: RubricDocument) -> str:
     )
 
 
-def _unsupported(criterion: Criterion) -> list[str]:
-    problems = []
+def _unsupported(criterion: Criterion) -> Iterator[str]:
     if criterion.kind not in ("factual", "process"):
-        problems.append(f"RGR has only factual and process criteria, and this one has kind {criterion.kind!r}")
+        yield f"RGR has only factual and process criteria, and this one has kind {criterion.kind!r}"
     if not (MIN_WEIGHT <= criterion.weight <= MAX_WEIGHT and criterion.weight.is_integer()):
-        problems.append(f"RGR's weights are whole numbers from 1 to 5, and this one is {criterion.weight:g}")
-    return problems
+        yield f"RGR's weights are whole numbers from 1 to 5, and this one is {criterion.weight:g}"

@@ -6,6 +6,7 @@ Tags are case-insensitive, and blank lines are ignored. Criteria are numbered by
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from pydantic import ValidationError
@@ -13,12 +14,7 @@ from pydantic import ValidationError
 from rubric_store.formats.documents import MAX_CRITERIA, FormatError, FormatProblem, RubricDocument, validation_problems
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
 
-_KINDS: Final[dict[str, CriterionKind]] = {
-    "suggest": "suggest",
-    "pitfall": "pitfall",
-    "bonus": "bonus",
-    "answer": "answer",
-}
+_KINDS: Final[tuple[CriterionKind, ...]] = ("suggest", "pitfall", "bonus", "answer")
 _LINE = re.compile(r"<(?P<tag>\w+)>(?P<text>.*)")
 _EXPECTED = "expected <SUGGEST>, <PITFALL>, <BONUS> or <ANSWER> and then what to check"
 
@@ -30,13 +26,13 @@ def read_lines(text: str) -> RubricDocument:
     problems: list[FormatProblem] = []
     lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
-        raise FormatError([FormatProblem("", f"the rubric is empty; {_EXPECTED}", 1)])
+        raise FormatError.of(f"the rubric is empty; {_EXPECTED}", 1)
     if len(lines) > MAX_CRITERIA:
         at, _ = lines[MAX_CRITERIA]
-        raise FormatError([FormatProblem("criteria", f"a rubric has at most {MAX_CRITERIA}, and this is one more", at)])
+        raise FormatError.of(f"a rubric has at most {MAX_CRITERIA}, and this is one more", at, "criteria")
     for at, line in lines:
         match = _LINE.fullmatch(line)
-        kind = _KINDS.get(match["tag"].lower()) if match else None
+        kind = next((one for one in _KINDS if match and match["tag"].lower() == one), None)
         if match is None or kind is None:
             what = "no tag" if match is None else f"unknown tag <{match['tag'][:40]}>"
             problems.append(FormatProblem("", f"{what}; {_EXPECTED}", at))
@@ -45,9 +41,8 @@ def read_lines(text: str) -> RubricDocument:
         try:
             criteria.append(Criterion(id=f"{kind[0]}{seen[kind]}", description=match["text"], kind=kind))
         except ValidationError as error:
-            problems += [
-                FormatProblem("", f"after the tag: {message}", at) for _, message in validation_problems(error)
-            ]
+            found = validation_problems(error)
+            problems += [FormatProblem("", f"after the tag: {message}", at) for _, message in found]
     if problems:
         raise FormatError(problems)
     return RubricDocument(content=RubricContent(criteria=tuple(criteria)))
@@ -61,18 +56,15 @@ def write(document: RubricDocument) -> str:
             not positive.
     """
     criteria = document.content.criteria
-    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
-    if problems:
-        raise FormatError(problems)
+    if error := FormatError.of_criteria(criteria, _unsupported):
+        raise error
     return "".join(f"<{one.kind.upper()}> {one.description}\n" for one in criteria)
 
 
-def _unsupported(criterion: Criterion) -> list[str]:
-    problems = []
+def _unsupported(criterion: Criterion) -> Iterator[str]:
     if criterion.kind not in _KINDS:
-        problems.append(f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer")
+        yield f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer"
     elif criterion.kind != "pitfall" and criterion.weight <= 0:
-        problems.append(f"SRaR cannot express a weight of 0 or less, and this one is {criterion.weight:g}")
+        yield f"SRaR cannot express a weight of 0 or less, and this one is {criterion.weight:g}"
     if set("\n\r") & set(criterion.description):
-        problems.append("SRaR has one line per criterion, and this one has several; write it in one")
-    return problems
+        yield "SRaR has one line per criterion, and this one has several; write it in one"
