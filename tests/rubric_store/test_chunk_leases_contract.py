@@ -4,6 +4,7 @@ import asyncio
 
 from sqlalchemy import select
 
+from rubric_store.database import blocking_connection
 from rubric_store.operations.database import chunks
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 from tests.rubric_store.operation_rows import LEASE_S, FixedClockOperations, claimed, later, new, outcome, state_of
@@ -79,24 +80,26 @@ async def test_a_chunk_whose_workers_keep_dying_fails(kept: FixedClockOperations
     assert f"died {MAX_ATTEMPTS} times" in failed.problem
 
 
-async def test_the_inputs_of_a_chunk_are_kept_only_until_it_is_done(kept: FixedClockOperations) -> None:
-    async def with_inputs() -> list[int]:
-        async with kept.connect() as connection:
+async def test_the_inputs_of_a_chunk_are_kept_only_until_it_is_done(
+    kept: FixedClockOperations, migrated_url: str
+) -> None:
+    def with_inputs() -> list[int]:
+        with blocking_connection(migrated_url, writes=False) as connection:
             wanted = select(chunks.c.chunk).where(chunks.c.body.is_not(None)).order_by(chunks.c.chunk)
-            return list((await connection.execute(wanted)).scalars())
+            return list(connection.execute(wanted).scalars())
 
     await kept.create(new(chunks=3, has_final_chunk=True))
     await kept.fail(await claimed(kept, 0), "no")
     await kept.requeue(await claimed(kept, 1), "busy", delay_s=0, outcome=outcome(), counts=True)
     await kept.complete(await claimed(kept, 2), outcome("c"))
-    assert await with_inputs() == [0, 1]
+    assert with_inputs() == [0, 1]
     await kept.cancel("p", "op-1", later(1))
     await kept.retry("p", "op-1")
     for chunk in (0, 1):
         work = await claimed(kept, chunk)
         assert work.body == {"numbers": [chunk], "text": "\0 and \U0001f600"}
         await kept.complete(work, outcome("d"))
-    assert await with_inputs() == []
+    assert with_inputs() == []
     assert (await claimed(kept, 3)).body is None
 
 

@@ -12,9 +12,9 @@ from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import ColumnElement, Index, Integer, LargeBinary, Row, Text, and_, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from rubric_store.database import insert_into
 from rubric_store.repository import BaseRepository
 from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from rubric_store.tenants.rows import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
@@ -110,8 +110,7 @@ async def _insert_claim(
         "location": None,
         "body": None,
     }
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    added = make(idempotency_keys).values(project_id=project_id, key_digest=_digest(key), **values)
+    added = insert_into(idempotency_keys, connection).values(project_id=project_id, key_digest=_digest(key), **values)
     upsert = added.on_conflict_do_update(
         index_elements=list(idempotency_keys.primary_key), set_=values, where=idempotency_keys.c.expires_at <= now
     )

@@ -54,6 +54,8 @@ class BaseRepository:
         actor: returns who makes the current change, for the audit log.
     """
 
+    _read_timeout_s = READ_TIMEOUT_S
+
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
         self._actor = actor
         self._owns_engine = isinstance(database, str)
@@ -66,17 +68,18 @@ class BaseRepository:
         if self._owns_engine:
             await self._engine.dispose()
 
-    async def _read(self, *statements: Select[Any], timeout_s: float = READ_TIMEOUT_S) -> tuple[Row[Any], ...]:
+    async def _read(self, *statements: Select[Any], timeout_s: float | None = None) -> tuple[Row[Any], ...]:
         """Run statements in order and return their rows; raises `ConnectionError` if the database is unavailable."""
         async with self._connect(timeout_s) as connection:
             return tuple([row for statement in statements for row in await connection.execute(statement)])
 
     @asynccontextmanager
-    async def _connect(self, timeout_s: float = READ_TIMEOUT_S) -> AsyncIterator[AsyncConnection]:
+    async def _connect(self, timeout_s: float | None = None) -> AsyncIterator[AsyncConnection]:
         """Open a connection for reading; raises `ConnectionError` if the database is unavailable or too slow.
 
         Ending the transaction may take as long again: SQLAlchemy waits for it even when it is cancelled.
         """
+        timeout_s = self._read_timeout_s if timeout_s is None else timeout_s
         with translate_connection_errors(), statement_timeout(timeout_s):
             try:
                 async with asyncio.timeout(timeout_s), self._engine.connect() as connection:

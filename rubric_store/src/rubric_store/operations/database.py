@@ -9,8 +9,7 @@ Migration 0006 creates the tables declared here; a test compares the two.
 import hashlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from time import monotonic
@@ -35,8 +34,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import WRITES, open_engine, translate_connection_errors
+from rubric_store.database import STATEMENT_TIMEOUT_S
 from rubric_store.operations.rows import ChunkOutcome
+from rubric_store.repository import BaseRepository
 from rubric_store.schema import UTCDateTime, declare, key, optional, required
 from rubric_store.schema import digest as digest_column
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
@@ -112,37 +112,20 @@ def _monotonic_time() -> timedelta:
     return timedelta(seconds=monotonic())
 
 
-class OperationsDatabase:
+class OperationsDatabase(BaseRepository):
     """Reads and transactions; methods raise `ConnectionError` if the database cannot be reached.
 
     `clock` replaces both the database's clock and this process's clock, for tests.
     """
 
+    _read_timeout_s = STATEMENT_TIMEOUT_S
+
     def __init__(self, url: str, clock: Callable[[], datetime] | None = None) -> None:
-        self._engine = open_engine(url)
+        super().__init__(url)
         self._clock = clock or _now
         self._has_injected_clock = clock is not None
         self._uses_server_clock = clock is None and self._engine.dialect.name == "postgresql"
         self._clock_epoch: datetime | None = None  # the moment of monotonic time 0, for SQLite
-        self._writer = self._engine.execution_options(**{WRITES: True})
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._engine.dispose()
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """Open a connection for reading."""
-        with translate_connection_errors():
-            async with self._engine.connect() as connection:
-                yield connection
-
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction for writing."""
-        with translate_connection_errors():
-            async with self._writer.begin() as connection:
-                yield connection
 
     async def timestamp(self, connection: AsyncConnection) -> datetime:
         """The current time, the same for all processes (those that share a SQLite file share a host).
@@ -272,27 +255,23 @@ def result_page(bodies: Sequence[bytes], next_number: int | None) -> ResultPage:
 
 def values_after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:
     """The operation's new values after a finished chunk: progress, usage and number of results."""
-    progress = dict(row.progress)
-    discarded = dict(progress.get("discarded", {}))
-    for reason, count in outcome.discarded.items():
-        discarded[reason] = discarded.get(reason, 0) + count
-    counts = {"done": inputs, "made": len(outcome.results), **outcome.counts, **_tokens(outcome.usage)}
-    for name, count in counts.items():
-        progress[name] = progress.get(name, 0) + count
-    progress["discarded"] = discarded
-    return {**values_after_attempt(row, outcome, progress), "results": row.results + len(outcome.results)}
+    values = values_after_attempt(row, outcome)
+    progress = values["progress"]
+    _add(progress, {"done": inputs, "made": len(outcome.results), **outcome.counts})
+    progress["discarded"] = _add(dict(progress.get("discarded", {})), outcome.discarded)
+    return {**values, "results": row.results + len(outcome.results)}
 
 
-def values_after_attempt(
-    row: Row[Any], outcome: ChunkOutcome, progress: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The operation's new values after an attempt: usage, and progress, by default only its token counts."""
-    if progress is None:
-        progress = dict(row.progress)
-        for name, count in _tokens(outcome.usage).items():
-            progress[name] = progress.get(name, 0) + count
-    used = {name: row.usage.get(name, 0) + spent for name, spent in outcome.usage.model_dump().items()}
-    return {"progress": progress, "usage": used}
+def values_after_attempt(row: Row[Any], outcome: ChunkOutcome) -> dict[str, Any]:
+    """The operation's new values after an attempt: usage, and the token counts of its progress."""
+    progress = _add(dict(row.progress), _tokens(outcome.usage))
+    return {"progress": progress, "usage": _add(dict(row.usage), outcome.usage.model_dump())}
+
+
+def _add(counts: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

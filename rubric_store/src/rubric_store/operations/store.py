@@ -6,14 +6,14 @@ A lease lets a worker claim a chunk for a time and finish it. Chunks are leased 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, case, delete, func, insert, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rubric_store.database import insert_into
 from rubric_store.operations.database import (
     MAX_LISTED_BYTES,
     OperationsDatabase,
@@ -92,6 +92,7 @@ def select_next_chunks(now: datetime, lost_before: datetime, limit: int) -> Sele
     )
 
 
+_UNLEASED: Mapping[str, None] = {"owner": None, "lease_until": None}
 _WORKER_DIED = f"its workers died {MAX_ATTEMPTS} times; see the workers' logs for the reason"
 ROWS_PER_STATEMENT = 500
 
@@ -108,7 +109,7 @@ class ChunkLeases(OperationsDatabase):
 
         Concurrent callers never get the same chunk. Chunks enqueued more than `lost_after_s` ago count as lost.
         """
-        async with self.connect() as connection:
+        async with self._connect() as connection:
             now = await self.timestamp(connection)
             lost_before = now - timedelta(seconds=lost_after_s)
             candidates = [
@@ -117,14 +118,14 @@ class ChunkLeases(OperationsDatabase):
         if not candidates:
             return []
         still_dispatchable = select(*CHUNK_KEY).where(in_chunks(candidates), dispatchable(now, lost_before))
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             locked = {
                 ChunkRef(*row) for row in await connection.execute(still_dispatchable.with_for_update(skip_locked=True))
             }
             due = [ref for ref in candidates if ref in locked]
             if due:
                 enqueued_at = await self.timestamp(connection)
-                enqueued = {"state": "queued", "owner": None, "lease_until": None, "announced_at": enqueued_at}
+                enqueued = {"state": "queued", **_UNLEASED, "announced_at": enqueued_at}
                 await connection.execute(update(chunks).where(in_chunks(due)).values(enqueued))
         return due
 
@@ -133,7 +134,7 @@ class ChunkLeases(OperationsDatabase):
 
         A chunk that was started `MAX_ATTEMPTS` times without finishing fails instead.
         """
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             operation = await lock_operation(connection, ref.project_id, ref.operation_id)
             if operation is None or operation.state in TERMINAL_STATES:
                 return None
@@ -155,18 +156,18 @@ class ChunkLeases(OperationsDatabase):
 
     async def renew(self, work: LeasedChunk, lease_s: float) -> bool:
         """Renew the lease on a chunk; False if the lease was lost."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             until = await self.timestamp(connection) + timedelta(seconds=lease_s)
             renewed = await connection.execute(update(chunks).where(_leased_by(work)).values(lease_until=until))
             return bool(renewed.rowcount)
 
     async def complete(self, work: LeasedChunk, outcome: ChunkOutcome) -> bool:
         """Store a chunk's results and usage and delete its inputs; False, changing nothing, if the lease was lost."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is None:
                 return False
-            done = {"state": "done", "owner": None, "lease_until": None, "problem": None, "body": None}
+            done = {"state": "done", **_UNLEASED, "problem": None, "body": None}
             await connection.execute(update(chunks).where(_in_chunk(work.ref)).values(done))
             rows = [
                 {**work.ref._asdict(), "place": place, "number": operation.results + place, "body": pack(result)}
@@ -190,14 +191,13 @@ class ChunkLeases(OperationsDatabase):
         counts: bool,
     ) -> None:
         """Queue a chunk for another attempt; does nothing if the lease was lost."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is None:
                 return
             requeued = {
                 "state": "queued",
-                "owner": None,
-                "lease_until": None,
+                **_UNLEASED,
                 "announced_at": None,
                 "due_at": await self.timestamp(connection) + timedelta(seconds=delay_s),
                 "attempts": work.attempt if counts else work.attempt - 1,
@@ -209,7 +209,7 @@ class ChunkLeases(OperationsDatabase):
 
     async def fail(self, work: LeasedChunk, problem: str) -> None:
         """Mark a chunk as failed; does nothing if the lease was lost."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is not None:
                 now = await self.timestamp(connection)
@@ -226,7 +226,7 @@ class ChunkLeases(OperationsDatabase):
     async def _fail(
         self, connection: AsyncConnection, operation: Row[Any], ref: ChunkRef, problem: str, inputs: int, now: datetime
     ) -> None:
-        failed = {"state": "failed", "owner": None, "lease_until": None, "problem": problem}
+        failed = {"state": "failed", **_UNLEASED, "problem": problem}
         await connection.execute(update(chunks).where(_in_chunk(ref)).values(failed))
         progress = operation.progress | {"failed": operation.progress.get("failed", 0) + inputs}
         await self._count_finished_chunk(connection, operation, {"progress": progress, "problem": problem}, now)
@@ -257,10 +257,6 @@ class ChunkLeases(OperationsDatabase):
 
     def _end_values(self, now: datetime) -> dict[str, Any]:
         return {"ended_at": now, "expires_at": None if self._retention is None else now + self._retention}
-
-    def _insert(self, table: Table) -> Any:
-        """A dialect-specific insert, which supports ON CONFLICT."""
-        return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def _in_chunk(ref: ChunkRef) -> ColumnElement[bool]:
@@ -317,9 +313,10 @@ class SQLOperations(ChunkLeases):
             "unfinished": len(new.chunks) + new.has_final_chunk,
             "created_at": new.created_at,
         }
-        insert_new = self._insert(operations).on_conflict_do_nothing(index_elements=["project_id", "submission"])
-        async with self.begin() as connection:
-            inserted = await connection.execute(insert_new.values(values).returning(*operations.c))
+        async with self._begin() as connection:
+            new_row = insert_into(operations, connection).values(values)
+            once = new_row.on_conflict_do_nothing(index_elements=["project_id", "submission"])
+            inserted = await connection.execute(once.returning(*operations.c))
             if (row := inserted.one_or_none()) is not None:
                 await self._add_chunks(connection, new, bodies)
             elif submission is not None:
@@ -341,25 +338,22 @@ class SQLOperations(ChunkLeases):
 
     async def find_submission(self, project_id: str, submission: Submission) -> Operation | None:
         """The operation that a submission created, if any; raises `ValueError` if its request was a different one."""
-        async with self.connect() as connection:
+        async with self._connect() as connection:
             row = await _find_submission(connection, project_id, submission)
         return None if row is None else await self._to_operation(row)
 
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
         """The operation; None if it does not exist."""
-        async with self.connect() as connection:
-            wanted = select(operations).where(in_operation(operations, project_id, operation_id))
-            row = (await connection.execute(wanted)).one_or_none()
-        return None if row is None else await self._to_operation(row)
+        rows = await self._read(select(operations).where(in_operation(operations, project_id, operation_id)))
+        return await self._to_operation(rows[0]) if rows else None
 
     async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
         """The operation's revision and state; None if it does not exist."""
         wanted = select(operations.c.revision, operations.c.state).where(
             in_operation(operations, project_id, operation_id)
         )
-        async with self.connect() as connection:
-            row = (await connection.execute(wanted)).one_or_none()
-        return None if row is None else (row.revision, row.state)
+        rows = await self._read(wanted)
+        return (rows[0].revision, rows[0].state) if rows else None
 
     async def list(self, project_id: str, limit: int, after: str | None = None) -> OperationList:
         """A page of the project's operations, newest first, without large requests.
@@ -376,8 +370,7 @@ class SQLOperations(ChunkLeases):
             at, id_ = from_time_cursor(after)
             same_time = and_(operations.c.created_at == at, operations.c.operation_id > id_)
             wanted = wanted.where(or_(operations.c.created_at < at, same_time))
-        async with self.connect() as connection:
-            rows = (await connection.execute(wanted)).all()
+        rows = await self._read(wanted)
         now = self.now()
         listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows[:limit]]))
         more = len(rows) > limit
@@ -389,7 +382,7 @@ class SQLOperations(ChunkLeases):
         where = in_operation(results, project_id, operation_id, results.c.number >= after)
         bodies = select(results.c.body).where(where).order_by(results.c.number)
         sizes = bodies.with_only_columns(func.length(results.c.body)).limit(limit + 1)
-        async with self.connect() as connection:
+        async with self._connect() as connection:
             of_operation = select(operations.c.state).where(in_operation(operations, project_id, operation_id))
             state = (await connection.execute(of_operation)).scalar_one_or_none()
             if state is None:
@@ -401,20 +394,20 @@ class SQLOperations(ChunkLeases):
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
         """Cancel an operation and revoke its leases; an ended one stays as it is."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state not in TERMINAL_STATES:
                 await connection.execute(
                     update(chunks)
                     .where(in_operation(chunks, project_id, operation_id, chunks.c.state == "running"))
-                    .values(state="queued", owner=None, lease_until=None, attempts=chunks.c.attempts - 1)
+                    .values(state="queued", **_UNLEASED, attempts=chunks.c.attempts - 1)
                 )
                 await change_operation(connection, row, state="cancelled", **self._end_values(now))
         return await self.get(project_id, operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
         """Queue the unfinished chunks of a failed or cancelled operation; any other stays as it is."""
-        async with self.begin() as connection:
+        async with self._begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state in ("failed", "cancelled"):
                 again = {
@@ -447,27 +440,27 @@ class SQLOperations(ChunkLeases):
     async def counts(self, now: datetime) -> OperationCounts:
         """Count operations, and the chunks of operations that have not ended."""
         kinds = (operations.c.kind, operations.c.state)
-        of_operations = select(*kinds, func.count()).group_by(*kinds)
+        of_operations = select(*kinds, func.count().label("number")).group_by(*kinds)
         same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
         states = (operations.c.kind, chunks.c.state)
         of_chunks = (
-            select(*states, func.count(), func.min(chunks.c.due_at))
+            select(*states, func.count().label("number"), func.min(chunks.c.due_at).label("due_at"))
             .join(operations, same)
             .where(operations.c.state.not_in(TERMINAL_STATES))
             .group_by(*states)
         )
-        async with self.connect() as connection:
-            by_operation = {(row[0], row[1]): row[2] for row in await connection.execute(of_operations)}
-            rows = (await connection.execute(of_chunks)).all()
-        waiting = [row[3] for row in rows if row[1] == "queued" and row[3] <= now]
-        return OperationCounts(by_operation, {(row[0], row[1]): row[2] for row in rows}, min(waiting, default=None))
+        by_operation = {(row.kind, row.state): row.number for row in await self._read(of_operations)}
+        rows = await self._read(of_chunks)
+        waiting = [row.due_at for row in rows if row.state == "queued" and row.due_at <= now]
+        by_chunk = {(row.kind, row.state): row.number for row in rows}
+        return OperationCounts(by_operation, by_chunk, min(waiting, default=None))
 
     async def purge(self, now: datetime) -> int:
         """Delete expired operations with their chunks and results; return how many."""
         deleted = 0
         expired = select(operations.c.project_id, operations.c.operation_id).where(operations.c.expires_at <= now)
         while True:
-            async with self.begin() as connection:
+            async with self._begin() as connection:
                 found = (await connection.execute(expired.limit(_PURGE_BATCH_SIZE))).all()
                 for project_id, operation_id in found:
                     for table in (results, chunks, operations):

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rubric_store.database import insert_into
 from rubric_store.repository import (
     BaseRepository,
     entry_from_cursor,
@@ -57,8 +57,9 @@ class TenantStore(BaseRepository):
         project = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
         async with self._begin() as connection:
             row = {"project_id": project_id, "created_at": project.created_at, **limits.model_dump()}
-            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            added = make(projects).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
+            added = (
+                insert_into(projects, connection).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
+            )
             if (await connection.execute(added)).one_or_none() is None:
                 raise ValueError(f"a project {project_id!r} already exists")
             await self._add_audit_entry(
@@ -135,8 +136,7 @@ class TenantStore(BaseRepository):
         key, row = _new_key(project_id, key_id, digest, scopes, label, None)
         async with self._begin() as connection:
             await _lock_project(connection, project_id)
-            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            added = make(api_keys).values(row).on_conflict_do_nothing().returning(api_keys.c.key_id)
+            added = insert_into(api_keys, connection).values(row).on_conflict_do_nothing().returning(api_keys.c.key_id)
             if (await connection.execute(added)).one_or_none() is not None:
                 await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
                 return key, True
@@ -193,9 +193,8 @@ class TenantStore(BaseRepository):
     async def end_session(self, project_id: str, session_id: str, expires_at: datetime) -> None:
         """End a session of the console for good, and delete the sessions that have expired meanwhile."""
         async with self._begin() as connection:
-            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             row = {"project_id": project_id, "session_id": session_id, "expires_at": expires_at}
-            await connection.execute(make(ended_sessions).values(row).on_conflict_do_nothing())
+            await connection.execute(insert_into(ended_sessions, connection).values(row).on_conflict_do_nothing())
             expired = ended_sessions.c.expires_at < datetime.now(UTC) - _CLOCK_TOLERANCE
             await connection.execute(delete(ended_sessions).where(expired))
 
@@ -223,8 +222,7 @@ class TenantStore(BaseRepository):
             ]
             if not rows:
                 return
-            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            add = make(project_usage).values(rows)
+            add = insert_into(project_usage, connection).values(rows)
             sums = {name: project_usage.c[name] + add.excluded[name] for name in ("requests", "tokens")}
             await connection.execute(add.on_conflict_do_update(index_elements=["project_id", "day"], set_=sums))
 
