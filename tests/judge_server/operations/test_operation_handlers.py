@@ -16,9 +16,7 @@ from judge_server.operations.handlers.judging import (
     CHUNK_RESPONSES,
     LOG_INTERVAL_S,
     ClientFactory,
-    RubricPinner,
     ThrottledLog,
-    chunk_groups,
 )
 from judge_server.ports.operations import WILL_RETRY_HEADER
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
@@ -208,7 +206,9 @@ async def test_all_attempts_of_a_chunk_share_a_key_and_all_but_the_last_announce
 @given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))
 async def test_chunks_hold_whole_groups_in_order_and_a_limited_number_of_responses(sizes: list[int]) -> None:
     groups = [Group(id=f"q{n}", prompt="?", responses=("Yes!",) * size) for n, size in enumerate(sizes)]
-    chunks = await chunk_groups(groups, RubricPinner(NoRubrics(), "p"))  # type: ignore[arg-type]
+    _, chunks = await kind(lambda _: httpx2.Response(500)).split(
+        "p", ScoreOperation(groups=tuple(groups), rubric="team/a")
+    )
     bodies: list[Any] = [chunk.body for chunk in chunks]
     assert [group["id"] for body in bodies for group in body["groups"]] == [group.id for group in groups]
     first = 0

@@ -22,7 +22,7 @@ from judge_server.generation.inputs import BadLine, Inputs, RunInput
 from judge_server.generation.kinds import generator_of
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
-from judge_server.generation.writer import Writer, WriterUsage
+from judge_server.generation.writer import Writer
 from judge_server.operations import service
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler
@@ -81,66 +81,6 @@ async def open_generator(settings: GenerationSettings, rubrics: RubricSource) ->
         await generator.close()
 
 
-@dataclass(slots=True)
-class RunCounts:
-    """Counts of a run.
-
-    Attributes:
-        total: distinct inputs of the run.
-        known: inputs that an earlier run finished.
-        made: rubrics for this run's inputs, from this run and earlier ones.
-        added: versions that this run added to the store.
-        unpublished: rubrics that the store rejected.
-        discarded: inputs without a rubric, by reason, from this run and earlier ones.
-        failed: inputs that are not done because the engine failed.
-        refused: lines that are not valid inputs.
-        repeated: lines with the same content as an earlier line.
-        usage: the writer's usage in this run.
-        seconds: elapsed time of this run.
-    """
-
-    total: int = 0
-    known: int = 0
-    made: int = 0
-    added: int = 0
-    unpublished: int = 0
-    discarded: Counter[str] = field(default_factory=Counter)
-    failed: int = 0
-    refused: int = 0
-    repeated: int = 0
-    usage: WriterUsage = field(default_factory=WriterUsage)
-    seconds: float = 0.0
-
-    @property
-    def done(self) -> int:
-        """Inputs that need no more work in this run."""
-        return self.made + self.discarded.total() + self.failed
-
-    def progress(self) -> OperationProgress:
-        """Return the counts as the progress of an operation, with the rate and the estimated time left."""
-        finished = self.done - self.known
-        rate = finished / self.seconds if finished and self.seconds > 0 else None
-        return OperationProgress(
-            done=self.done,
-            total=self.total,
-            known=self.known,
-            made=self.made,
-            added=self.added,
-            unpublished=self.unpublished,
-            discarded=dict(self.discarded.most_common()),
-            failed=self.failed,
-            refused=self.refused,
-            repeated=self.repeated,
-            calls=self.usage.calls,
-            tokens_computed=self.usage.tokens_computed,
-            tokens_reused=self.usage.tokens_reused,
-            tokens_written=self.usage.tokens_written,
-            seconds=self.seconds,
-            rate=rate,
-            eta_s=(self.total - self.done) / rate if rate else None,
-        )
-
-
 class GenerationRun:
     """One run, in a locked folder, over the store in its database. Create it, then await `run` once."""
 
@@ -162,9 +102,34 @@ class GenerationRun:
         self._store = store
         self._rubrics = rubrics
         self._report = report
-        self._counts = RunCounts(usage=writer.usage)
+        self._total, self._seconds = 0, 0.0
+        self._counts = Counter[str]()  # by field of `OperationProgress`
+        self._discarded = Counter[str]()  # by reason
         self._exported: Counter[str] = Counter()  # by operation
         self._failures = 0
+
+    @property
+    def _done(self) -> int:
+        """Inputs that need no more work in this run."""
+        return self._counts["made"] + self._discarded.total() + self._counts["failed"]
+
+    def progress(self) -> OperationProgress:
+        """Return the counts so far, with the rate and the estimated time left."""
+        finished, usage = self._done - self._counts["known"], self._writer.usage
+        rate = finished / self._seconds if finished and self._seconds > 0 else None
+        return OperationProgress(
+            done=self._done,
+            total=self._total,
+            discarded=dict(self._discarded.most_common()),
+            calls=usage.calls,
+            tokens_computed=usage.tokens_computed,
+            tokens_reused=usage.tokens_reused,
+            tokens_written=usage.tokens_written,
+            seconds=self._seconds,
+            rate=rate,
+            eta_s=(self._total - self._done) / rate if rate else None,
+            **self._counts,
+        )
 
     async def run(self) -> tuple[OperationProgress, str | None]:
         """Process the inputs that have no outcome, and write the results.
@@ -182,14 +147,14 @@ class GenerationRun:
                 async for result in self._new_results(operation.id):
                     self._folder.add(result)
         chunks, keys = await asyncio.to_thread(self._scan_inputs)
-        self._report(self._counts.progress())
+        self._report(self.progress())
         if chunks:
             problem = await self._work(await self._begin(earlier, chunks, keys), started_at)
             if problem is not None:
-                return self._counts.progress(), problem
+                return self.progress(), problem
         title = f"{self._settings.generator}: {self._settings.input.name}"
         await asyncio.to_thread(write_results, self._folder, set(keys), title=title)
-        return self._counts.progress(), None
+        return self.progress(), None
 
     async def _work(self, operation: Operation, started_at: float) -> str | None:
         """Work on the operation until it ends; return why it stopped before, if it did."""
@@ -205,9 +170,9 @@ class GenerationRun:
                 async for result in self._new_results(operation.id):
                     self._count(result)
                 self._count_failures(attempts.failures)
-                self._counts.added = now.progress.added - added_before
-                self._counts.seconds = clock() - started_at
-                self._report(self._counts.progress())
+                self._counts["added"] = now.progress.added - added_before
+                self._seconds = clock() - started_at
+                self._report(self.progress())
         return attempts.problem
 
     async def _new_writer(self) -> Writer:
@@ -228,18 +193,18 @@ class GenerationRun:
     def _count(self, result: Mapping[str, Any]) -> None:
         if self._folder.add(result):
             if "reason" in result:
-                self._counts.discarded[result["reason"]] += 1
+                self._discarded[result["reason"]] += 1
             else:
-                self._counts.made += 1
+                self._counts["made"] += 1
         if "unpublished" in result:
-            self._counts.unpublished += 1
+            self._counts["unpublished"] += 1
             self._folder.fail(result["line"], "unpublished", result["unpublished"])
 
     def _count_failures(self, failures: Sequence[tuple[Any, Exception]]) -> None:
         for body, error in failures[self._failures :]:
             kind = "engine" if isinstance(error, RetryableChunkError) else "error"
             self._folder.fail(body["line"], kind, str(error))
-        self._counts.failed = self._failures = len(failures)
+        self._counts["failed"] = self._failures = len(failures)
 
     async def _begin(self, earlier: Sequence[Operation], chunks: Sequence[NewChunk], keys: Sequence[str]) -> Operation:
         """Continue the newest operation if it is of this run, and otherwise make a new one."""
@@ -248,7 +213,7 @@ class GenerationRun:
         digest = hashlib.sha256(json.dumps([settings.publish, settings.prefix, keys]).encode()).hexdigest()
         for operation in earlier:
             await self._store.cancel(PROJECT_ID, operation.id, now)  # of a process that is gone, or ended
-        only_publish = len(chunks) - (self._counts.total - self._counts.known)  # rubrics that were made before
+        only_publish = len(chunks) - (self._total - self._counts["known"])  # rubrics that were made before
         if earlier and earlier[0].id == _operation_id(digest, len(earlier)) and not only_publish:
             resumed = await self._store.retry(PROJECT_ID, earlier[0].id)
             if resumed is not None and not resumed.ended:
@@ -273,7 +238,7 @@ class GenerationRun:
             if isinstance(run_input, BadLine):
                 self._refuse(run_input.line, run_input.reason)
             elif run_input.key in lines:
-                self._counts.repeated += 1
+                self._counts["repeated"] += 1
                 why = f"it has the same content as line {lines[run_input.key]}"
                 self._folder.fail(run_input.line, "repeated", why)
             elif run_input.name in names and not self._generator.revises:
@@ -286,8 +251,8 @@ class GenerationRun:
                     chunks.append(_chunk(run_input))
                 elif (record := unpublished.get(run_input.key)) is not None:
                     chunks.append(_chunk(run_input, record=record))
-        self._counts.total = len(lines)
-        self._counts.known = self._counts.done
+        self._total = len(lines)
+        self._counts["known"] = self._done
         return chunks, list(lines)
 
     def _unpublished(self) -> dict[str, dict[str, Any]]:
@@ -295,12 +260,12 @@ class GenerationRun:
 
     def _count_known(self, key: str) -> None:
         if key in self._folder.made:
-            self._counts.made += 1
+            self._counts["made"] += 1
         elif (reason := self._folder.discarded.get(key)) is not None:
-            self._counts.discarded[reason] += 1
+            self._discarded[reason] += 1
 
     def _refuse(self, line: int, reason: str) -> None:
-        self._counts.refused += 1
+        self._counts["refused"] += 1
         self._folder.fail(line, "refused", reason)
 
 

@@ -9,7 +9,7 @@ are known to be good and bad, and its final chunk measures how well the rewards 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -26,7 +26,6 @@ from judge_server.ports.operations import MAX_PAGE_RESULTS, WILL_RETRY_HEADER
 from judge_server.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client import AsyncClient
-from trainer_client.client.answers import PreparedRequest
 from trainer_client.client.calls import GroupsAnswerT, judging_request
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
 from trainer_client.wire import (
@@ -69,52 +68,35 @@ _WRONG_SERVICE_MESSAGE = (
     "proxy in between"
 )
 
+_DEFAULTS = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+
 ClientFactory = Callable[[str], AsyncClient]
 """Creates a client of the service that acts for a project; the caller closes it."""
-
-
-class RubricPinner:
-    """Resolves references to pinned references, `name@version`; each reference is looked up once."""
-
-    def __init__(self, rubrics: RubricSource, project_id: str) -> None:
-        self._rubrics = rubrics
-        self._project_id = project_id
-        self._known: dict[str, str] = {}
-
-    async def pin(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
-        """Pin a reference; inline rubrics are returned as they are. Raises `UnknownRubric`."""
-        if not isinstance(rubric, str):
-            return rubric
-        if rubric not in self._known:
-            self._known[rubric] = (await find_rubric(self._rubrics, self._project_id, rubric)).reference
-        return self._known[rubric]
 
 
 async def split_groups(
     rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation | DiscriminateOperation
 ) -> tuple[dict[str, Any], list[NewChunk]]:
-    """Split a request into its options and chunks of its groups, with pinned rubrics. Raises `UnknownRubric`."""
-    pins = RubricPinner(rubrics, project_id)
+    """Split a request into its options and chunks of its groups, each with the index of its first group.
+
+    A chunk has about `CHUNK_RESPONSES` responses. References become pinned ones, `name@version`. Raises
+    `UnknownRubric`.
+    """
+    pinned: dict[str, str] = {}
+    for rubric in (request.rubric, *(group.rubric for group in request.groups)):
+        if isinstance(rubric, str) and rubric not in pinned:
+            pinned[rubric] = (await find_rubric(rubrics, project_id, rubric)).reference
     options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
     if isinstance(request.rubric, str):
-        options["rubric"] = await pins.pin(request.rubric)
-    return options, await chunk_groups(request.groups, pins)
-
-
-async def chunk_groups(groups: Sequence[Group | PairedGroup], pins: RubricPinner) -> list[NewChunk]:
-    """Split groups into chunks of about `CHUNK_RESPONSES` responses, each with the index of its first group."""
-    groups = [
-        group
-        if not isinstance(group.rubric, str)
-        else group.model_copy(update={"rubric": await pins.pin(group.rubric)})
-        for group in groups
-    ]
+        options["rubric"] = pinned[request.rubric]
     batches: list[list[Group | PairedGroup]] = [[]]
     responses = 0
-    for group in groups:
+    for group in request.groups:
         if batches[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
             batches.append([])
             responses = 0
+        if isinstance(group.rubric, str):
+            group = group.model_copy(update={"rubric": pinned[group.rubric]})
         batches[-1].append(group)
         responses += len(group.responses)
     first, chunks = 0, []
@@ -123,15 +105,7 @@ async def chunk_groups(groups: Sequence[Group | PairedGroup], pins: RubricPinner
         encoded: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in batch]
         chunks.append(NewChunk(len(batch), {"first": first, "groups": encoded}))
         first += len(batch)
-    return chunks
-
-
-def transient_failure_message(verdicts: Iterable[Verdict]) -> str | None:
-    """Describe the failed verdicts that may succeed in another attempt; None if there are none."""
-    transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
-    if not transient:
-        return None
-    return f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
+    return options, chunks
 
 
 class ThrottledLog:
@@ -189,27 +163,8 @@ def _blocking_problem(error: AdjudgeError) -> str | None:
     return _WRONG_SERVICE_MESSAGE.format(status=status) if error.problem.type == _NOT_FOUND_TYPE else None
 
 
-def _attempt(
-    path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], work: LeasedChunk
-) -> PreparedRequest[GroupsAnswerT]:
-    """Build the request that judges a chunk, with headers by which all its attempts are recorded once.
-
-    The key contains the body's digest, since a worker of another release may encode the same request differently.
-    """
-    prepared = judging_request(path, request, answer, {})
-    key = f"{work.ref.operation_id} {work.ref.chunk} {sha256(prepared.body or b'').hexdigest()[:32]}"
-    return replace(
-        prepared, headers={"Idempotency-Key": key, WILL_RETRY_HEADER: "false" if work.last_attempt else "true"}
-    )
-
-
-class ScoreHandler:
-    """Scores groups through a client of the service.
-
-    A result has a group's rewards as `POST /v1/rewards` returns them, the `index` of the group among the inputs and the
-    judge's `fingerprint`. A chunk with transient failures is retried, which does not repeat verdicts that succeeded;
-    after the last attempt the failures become part of the result.
-    """
+class _JudgingHandler:
+    """What the handlers of groups share: they send a chunk to the service as one request."""
 
     has_final_chunk = False
 
@@ -219,39 +174,73 @@ class ScoreHandler:
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Split a request into its options and chunks of its groups, with pinned rubrics."""
-        assert isinstance(request, ScoreOperation)
+        assert isinstance(request, ScoreOperation | EvaluateOperation | DiscriminateOperation)
         return await split_groups(self._rubrics, project_id, request)
+
+    async def _rewards(self, work: LeasedChunk, request: RewardRequest) -> RewardAnswer:
+        answer = await self._send("/v1/rewards", request, RewardAnswer, work)
+        verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
+        _require_settled(verdicts, answer, work)
+        return answer
+
+    async def _send(
+        self, path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], work: LeasedChunk
+    ) -> GroupsAnswerT:
+        """Judge a chunk, with headers by which all its attempts are recorded once.
+
+        The key contains the body's digest, since a worker of another release may encode the same request differently.
+        """
+        prepared = judging_request(path, request, answer, {})
+        key = f"{work.ref.operation_id} {work.ref.chunk} {sha256(prepared.body or b'').hexdigest()[:32]}"
+        will_retry = "false" if work.last_attempt else "true"
+        prepared = replace(prepared, headers={"Idempotency-Key": key, WILL_RETRY_HEADER: will_retry})
+        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
+            return await client.send(prepared)
+
+
+def _require_settled(verdicts: Sequence[Verdict], answer: RewardAnswer | VerdictAnswer, work: LeasedChunk) -> None:
+    """Raise `RetryableChunkError` if another attempt may give verdicts that failed in this one."""
+    transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
+    if transient and not work.last_attempt:
+        problem = f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
+        raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
+
+
+def _unscored(answer: RewardAnswer) -> int:
+    """The number of groups with a response that has no reward."""
+    return sum(any(response.status == "unscored" for response in group.responses) for group in answer.groups)
+
+
+class ScoreHandler(_JudgingHandler):
+    """Scores groups through a client of the service.
+
+    A result has a group's rewards as `POST /v1/rewards` returns them, the `index` of the group among the inputs and the
+    judge's `fingerprint`. A chunk with transient failures is retried, which does not repeat verdicts that succeeded;
+    after the last attempt the failures become part of the result.
+    """
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Score a chunk."""
-        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
-        request = RewardRequest.model_validate({**defaults, **work.request, "groups": work.body["groups"]})
-        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send(_attempt("/v1/rewards", request, RewardAnswer, work))
-        verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
-        problem = transient_failure_message(verdicts)
-        if problem is not None and not work.last_attempt:
-            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
-        failed = sum(any(r.status == "unscored" for r in group.responses) for group in answer.groups)
-        return ChunkOutcome(_results(answer, work.body["first"]), answer.usage, {"failed": failed})
+        request = RewardRequest.model_validate({**_DEFAULTS, **work.request, "groups": work.body["groups"]})
+        answer = await self._rewards(work, request)
+        results = [
+            {"index": index, "fingerprint": _fingerprint(answer), **group.model_dump(mode="json")}
+            for index, group in enumerate(answer.groups, work.body["first"])
+        ]
+        return ChunkOutcome(results, answer.usage, {"failed": _unscored(answer)})
 
 
-def _results(answer: RewardAnswer, first: int) -> list[dict[str, Any]]:
-    fingerprint = None if answer.judge is None else answer.judge.fingerprint
-    return [
-        {"index": index, "fingerprint": fingerprint, **group.model_dump(mode="json")}
-        for index, group in enumerate(answer.groups, first)
-    ]
+def _fingerprint(answer: RewardAnswer | VerdictAnswer) -> str | None:
+    return None if answer.judge is None else answer.judge.fingerprint
 
 
-class _LabelledGroupsHandler:
+class _LabelledGroupsHandler(_JudgingHandler):
     """What handlers of groups with known answers share: they judge in chunks, and sum up all results in a final one."""
 
     has_final_chunk = True
 
     def __init__(self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore) -> None:
-        self._client_factory = client_factory
-        self._rubrics = rubrics
+        super().__init__(client_factory, rubrics)
         self._store = store
 
     async def _result_pages(self, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
@@ -273,27 +262,16 @@ class EvaluateHandler(_LabelledGroupsHandler):
     labels.
     """
 
-    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """Split a request into its options and chunks of its groups, with pinned rubrics."""
-        assert isinstance(request, EvaluateOperation)
-        return await split_groups(self._rubrics, project_id, request)
-
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Judge a chunk, or in the final chunk summarize all verdicts."""
         if work.body is None:
             return ChunkOutcome(summary=await self._summary(work.ref))
         groups = [dict(group) for group in work.body["groups"]]
         labels = [group.pop("labels") for group in groups]
-        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
-        request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
-        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send(_attempt("/v1/verdicts", request, VerdictAnswer, work))
-        problem = transient_failure_message(
-            v for group in answer.groups for response in group.responses for v in response.verdicts
-        )
-        if problem is not None and not work.last_attempt:
-            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
-        fingerprint = None if answer.judge is None else answer.judge.fingerprint
+        request = VerdictRequest.model_validate({**_DEFAULTS, **work.request, "groups": groups})
+        answer = await self._send("/v1/verdicts", request, VerdictAnswer, work)
+        _require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
+        fingerprint = _fingerprint(answer)
         results: list[dict[str, Any]] = []
         for index, (group, group_labels) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
             verdicts: list[dict[str, Any]] = [
@@ -340,11 +318,6 @@ class DiscriminateHandler(_LabelledGroupsHandler):
     `measuring.separation.separation_summary`.
     """
 
-    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """Split a request into its options and chunks of its groups, with pinned rubrics."""
-        assert isinstance(request, DiscriminateOperation)
-        return await split_groups(self._rubrics, project_id, request)
-
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Reward a chunk, or in the final chunk compare all rewards."""
         if work.body is None:
@@ -357,18 +330,13 @@ class DiscriminateHandler(_LabelledGroupsHandler):
             )
             for index, pair in enumerate(pairs, work.body["first"])
         ]  # fmt: skip
-        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
-        request = RewardRequest.model_validate({**defaults, **work.request, "groups": groups})
+        request = RewardRequest.model_validate({**_DEFAULTS, **work.request, "groups": groups})
         rubrics = [group.rubric or request.rubric for group in groups]
         criteria: dict[str, list[dict[str, Any]]] = {}
         for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
             criteria[name] = await self._criteria(work.ref.project_id, rubric)
-        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            answer = await client.send(_attempt("/v1/rewards", request, RewardAnswer, work))
-        problem = transient_failure_message(v for g in answer.groups for r in g.responses for v in r.verdicts)
-        if problem is not None and not work.last_attempt:
-            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
-        fingerprint = None if answer.judge is None else answer.judge.fingerprint
+        answer = await self._rewards(work, request)
+        fingerprint = _fingerprint(answer)
         results: list[dict[str, Any]] = []
         rewarded = zip(pairs, map(_rubric_name, rubrics), answer.groups, strict=True)
         for index, (pair, name, group) in enumerate(rewarded, work.body["first"]):
@@ -377,8 +345,7 @@ class DiscriminateHandler(_LabelledGroupsHandler):
                 "index": index, "id": group.id, "rubric": name, "criteria": criteria[name],
                 "fingerprint": fingerprint, "good": responses[: len(pair.good)], "bad": responses[len(pair.good) :],
             })  # fmt: skip
-        failed = sum(any(one.status == "unscored" for one in group.responses) for group in answer.groups)
-        return ChunkOutcome(results, answer.usage, {"failed": failed})
+        return ChunkOutcome(results, answer.usage, {"failed": _unscored(answer)})
 
     async def _criteria(self, project_id: str, rubric: RubricContent | str | None) -> list[dict[str, Any]]:
         """What a result says of the criteria of a rubric; nothing for a mode without one."""
