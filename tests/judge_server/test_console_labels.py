@@ -3,22 +3,19 @@
 import html
 import json
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from judge_server.engines.scripted import ScriptedEngine
-from rubric_store import RubricStore
+from judge_server.ledger.rows import decode_cursor, encode_cursor
+from rubric_store.ledger.rows import VerdictKey
 from tests.judge_server.auth.keyed import KeyedService
-from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import request
-from tests.judge_server.test_console import HOSTILE, checked, judged, links, page
+from tests.judge_server.test_console import HOSTILE, checked, judged, keyed, links, page
 from tests.judge_server.test_http_ledger import post, recorded, verdicts
 
-__all__ = ["recorded"]
+__all__ = ["keyed", "recorded"]
 
 LABELLED_BY_JUDGE = ("ok", "uncertain")
 
@@ -58,7 +55,7 @@ async def test_a_verdict_is_labelled_where_it_is_shown(recorded: httpx2.AsyncCli
     href, text = await group_page(recorded)
     by_judge = [one for one in await verdicts(recorded, run="r") if one["verdict"]["method"] == "judge"]
     assert len(forms(text)) == len(by_judge)
-    form = next(one for one in forms(text) if (one["place"], one["slot"]) == ("1", "2"))
+    form = next(one for one in forms(text) if decode_cursor(one["verdict"])[1:] == (1, 2))
     answer = await label(recorded, form, "no")
     back, _, anchor = answer.headers["Location"].partition("#")
     assert (answer.status_code, back) == (303, href)
@@ -92,7 +89,7 @@ async def test_the_queue_offers_verdict_after_verdict_until_none_is_left(recorde
         (form,) = forms(text)
         criterion = re.search(r"criterion <bdi>(\w+)</bdi>", text)
         assert criterion is not None
-        seen.append(offered[int(form["place"]), criterion[1]])
+        seen.append(offered[decode_cursor(form["verdict"])[1], criterion[1]])
         answer = await label(recorded, form, "yes")
         address = answer.headers["Location"]
         assert len(seen) <= len(offered)
@@ -116,11 +113,11 @@ async def test_the_last_label_of_the_queue_can_be_undone_and_a_verdict_skipped(
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', undo[0]))
     back = await label(recorded, {name: html.unescape(value) for name, value in fields.items()}, "")
     again = checked(await recorded.get(back.headers["Location"]))
-    assert forms(again)[0]["slot"] == form["slot"]
+    assert forms(again)[0]["verdict"] == form["verdict"]
     assert "Labelled:" not in again
     (skip,) = [href for href in links(again, "labels/queue") if "at=1" in href]
     skipped = checked(await recorded.get(skip))
-    assert (forms(skipped)[0]["place"], forms(skipped)[0]["slot"]) != (form["place"], form["slot"])
+    assert forms(skipped)[0]["verdict"] != form["verdict"]
     assert "2 of " in skipped
 
 
@@ -191,11 +188,9 @@ async def test_the_queue_shows_hostile_text_as_text(recorded: httpx2.AsyncClient
 @pytest.mark.parametrize(
     ("fields", "status"),
     [
-        ({"request": "zz"}, 422),
-        ({"place": "-1"}, 422),
-        ({"slot": "99999999999"}, 422),
+        ({"verdict": "zz"}, 422),
         ({"met": "maybe"}, 422),
-        ({"slot": "77"}, 404),
+        ({"verdict": encode_cursor(VerdictKey("r", b"x" * 16, 0, 77))}, 404),
         ({"run": "other"}, 404),
         ({"token": "wrong"}, 403),
     ],
@@ -210,14 +205,6 @@ async def test_a_bad_form_is_refused(recorded: httpx2.AsyncClient, fields: dict[
 
 
 # -- keys
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path, store: RubricStore) -> AsyncIterator[KeyedService]:
-    """A service that requires keys."""
-    service = await KeyedService.start(tmp_path, ScriptedEngine(some_fail))
-    yield service
-    await service.close()
 
 
 async def judged_by(keyed: KeyedService, key: str) -> None:

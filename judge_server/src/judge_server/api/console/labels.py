@@ -35,7 +35,7 @@ from judge_server.evaluation.labelling import (
     labelled_groups,
     rank,
 )
-from judge_server.ledger.rows import recorded_verdict, storable_text
+from judge_server.ledger.rows import decode_cursor, encode_cursor, recorded_verdict, storable_text
 from judge_server.monitoring.monitors import monitor_run
 from judge_server.ports import LabelStore
 from judge_server.time_sharing import run_in_thread
@@ -73,9 +73,9 @@ class LabelState(NamedTuple):
     judge: bool | None
 
     @property
-    def element(self) -> str:
-        """The id of its form on a page."""
-        return f"label-{self.verdict.request.hex()}-{self.verdict.place}-{self.verdict.slot}"
+    def id(self) -> str:
+        """The verdict's id, as `GET /v1/verdicts` has it."""
+        return encode_cursor(self.verdict)
 
 
 class GroupLabels:
@@ -334,7 +334,7 @@ async def queue(console: Console, request: Request) -> Response:
 
     undone = await _last_label(console, request, run)
     item = shown.item
-    after = "" if item is None else here(at, done=_name(item.state.verdict))
+    after = "" if item is None else here(at, done=item.state.id)
     return console.page(
         request, "label_queue.html.jinja", run=run, report=report, queue=shown, item=item, at=at, after=after,
         next_href=here(at + 1) if at + 1 < shown.offered else "", previous_href=here(at - 1) if at else "",
@@ -345,7 +345,13 @@ async def queue(console: Console, request: Request) -> Response:
 @router.post("/labels", scope="labels:write")
 async def label(console: Console, request: Request, form: Form) -> Response:
     """Give, change or take back a label; the answer is its state if HTMX asks, and otherwise the page it came from."""
-    verdict, met = _verdict(form), form.text("met")
+    met, run = form.text("met"), form.text("run")
+    try:
+        verdict = VerdictKey(storable_text(run), *decode_cursor(form.text("verdict")))
+    except ValueError:
+        raise InvalidRequest("This form names no verdict. Open the page again and repeat.") from None
+    if len(run) > 256:
+        raise InvalidRequest("run: a run's name has at most 256 characters")
     if met not in _MET:
         raise InvalidRequest("met: write yes or no, or nothing to take the label back")
     store, identity = console.service.label_store(), identity_of(request)
@@ -403,28 +409,9 @@ async def _state(console: Console, request: Request, verdict: VerdictKey) -> Lab
 
 async def _last_label(console: Console, request: Request, run: str) -> LabelState | None:
     """The label that was given just before, which can be taken back; None if there is none."""
-    given = text_parameter(request, "done").split(".")
     try:
-        key, place, slot = given
-        verdict = VerdictKey(storable_text(run), bytes.fromhex(key), int(place), int(slot))
+        verdict = VerdictKey(storable_text(run), *decode_cursor(text_parameter(request, "done")))
     except ValueError:
-        return None
-    if len(verdict.request) != 16:
         return None
     state = await _state(console, request, verdict)
     return None if state.mine is None else state
-
-
-def _name(verdict: VerdictKey) -> str:
-    return f"{verdict.request.hex()}.{verdict.place}.{verdict.slot}"
-
-
-def _verdict(form: Form) -> VerdictKey:
-    try:
-        key, place, slot = bytes.fromhex(form.text("request")), int(form.text("place")), int(form.text("slot"))
-    except ValueError:
-        key, place, slot = b"", 0, 0
-    run = form.text("run")
-    if len(key) != 16 or not 0 <= place < 2**31 or not 0 <= slot < 2**31 or len(run) > 256:
-        raise InvalidRequest("This form names no verdict. Open the page again and repeat.")
-    return VerdictKey(storable_text(run), key, place, slot)
