@@ -262,22 +262,6 @@ class Document(NamedTuple):
         return Response(self.content, media_type=self.media_type, headers=headers)
 
 
-class DocumentCache:
-    """Documents by name, each made at most once, in a thread."""
-
-    def __init__(self) -> None:
-        self._documents: dict[str, Document] = {}
-        self._making = asyncio.Lock()
-
-    async def get(self, name: str, make: Callable[[], Document]) -> Document:
-        """Return a document, which `make` creates the first time."""
-        if name not in self._documents:
-            async with self._making:
-                if name not in self._documents:
-                    self._documents[name] = await asyncio.to_thread(make)
-        return self._documents[name]
-
-
 def serve_documents(app: FastAPI) -> None:
     """Serve the OpenAPI document and the scripts of `/docs` and `/redoc` from memory, in place of FastAPI's routes."""
     routes = app.router.routes
@@ -288,20 +272,27 @@ def serve_documents(app: FastAPI) -> None:
     routes.remove(built_per_request)
     routes.remove(mount)
     files = {path.name: path for path in Path(str(static.directory)).iterdir() if path.is_file()}
-    cache = DocumentCache()
+    documents: dict[str, Document] = {}
+    making = asyncio.Lock()
+
+    async def answer(request: Request, name: str, make: Callable[[], Document]) -> Response:
+        async with making:
+            if name not in documents:
+                documents[name] = await asyncio.to_thread(make)
+        return documents[name].response(request)
 
     def openapi() -> Document:
         text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
         return Document.of(text.encode(), "application/json")
 
     async def openapi_document(request: Request) -> Response:
-        return (await cache.get("", openapi)).response(request)
+        return await answer(request, "", openapi)
 
     async def static_file(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in files:
             raise HTTPException(404)
-        return (await cache.get(name, partial(_file, files[name]))).response(request)
+        return await answer(request, name, partial(_file, files[name]))
 
     app.add_route(str(app.openapi_url), openapi_document, include_in_schema=False)
     app.add_route(STATIC_FOLDER + "{name}", static_file, include_in_schema=False)

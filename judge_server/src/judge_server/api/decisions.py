@@ -22,9 +22,6 @@ from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_
 from judge_server.api.service import Service, service_of
 from judge_server.errors import JudgingFailed, invalid_field
 from judge_server.observability.logs import bind_log_context
-from judge_server.ports import RubricSource
-from judge_server.scoring.combined import AnyJudge
-from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client import wire
 from trainer_client.wire.base import STORABLE, STRICT_NUMBER, AnswerModel, BoundedFloat, RequestModel
@@ -338,17 +335,9 @@ Answer = NoulAnswer | ChoiceAnswer | LevelAnswer
 
 
 async def answer_questions(
-    judge: AnyJudge,
-    judge_name: str,
-    rubrics: RubricSource,
-    request: SystemOneRequest,
-    *,
-    request_id: str,
-    project_id: str,
-    recorder: RecordSink | None = None,
-    record_id: bytes | None = None,
+    scorer: Scorer, judge: str, body: SystemOneRequest, *, request_id: str, project_id: str, record_id: bytes | None
 ) -> SystemOneAnswer:
-    """Answer the questions of a request, and record their verdicts if there is a recorder.
+    """Answer the questions of a request with the scorer of the judge of that name.
 
     Raises:
         InvalidRequest: the judge returns no probabilities.
@@ -356,18 +345,20 @@ async def answer_questions(
         Overloaded: the judge's queue is full.
         NotReady: no judge is available.
     """
-    if not judge.identity.capabilities.logprobs:
-        message = f"{judge.identity.model} returns no probabilities, which the answers need; use another judge"
-        raise invalid_field("model", message)
-    judged = await Scorer(judge, rubrics, recorder).verdicts(
-        request.verdicts(judge_name), request_id=request_id, project_id=project_id, record_id=record_id
+    identity = scorer.judge.identity
+    if not identity.capabilities.logprobs:
+        raise invalid_field(
+            "model", f"{identity.model} returns no probabilities, which the answers need; use another judge"
+        )
+    judged = await scorer.verdicts(
+        body.verdicts(judge), request_id=request_id, project_id=project_id, record_id=record_id
     )
     verdicts: dict[str, list[wire.Verdict]] = defaultdict(list)
     for verdict in judged.groups[0].responses[0].verdicts:
         verdicts[verdict.criterion.partition(".")[0]].append(verdict)
     answers: dict[str, Answer] = {}
     failures: dict[str, wire.Failure] = {}
-    for number, (id_, question) in enumerate(request.questions.items()):
+    for number, (id_, question) in enumerate(body.questions.items()):
         answer = _answer(question, verdicts[f"q{number}"])
         if isinstance(answer, wire.Failure):
             failures[id_] = answer
@@ -480,13 +471,11 @@ async def systemone(
     service = service_of(request)
     name = _judge_name(service, body.model)
     work = answer_questions(
-        service.ready_judge(name),
+        service.scorer(name, recorder_of(request)),
         name,
-        service.rubrics,
         body,
         request_id=request.state.request_id,
         project_id=project_of(request),
-        recorder=recorder_of(request),
         record_id=await record_id_of(request, idempotency_key),
     )
     answer = await run_while_connected(request, work)
@@ -498,5 +487,4 @@ def _judge_name(service: Service, model: str) -> str:
     by_model = {judge.identity.model: name for name, judge in service.judges.items()}
     if model in service.names or model in by_model:
         return model if model in service.names else by_model[model]
-    message = f"there is no judge {model!r}; use one of {', '.join(service.names)}"
-    raise invalid_field("model", message)
+    raise invalid_field("model", f"there is no judge {model!r}; use one of {', '.join(service.names)}")

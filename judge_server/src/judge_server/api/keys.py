@@ -33,7 +33,6 @@ async def list_keys(
     name="create_key",
     summary="Create a key",
     status_code=201,
-    response_model=CreatedApiKey,
     responses=problem_responses(404, 413, 422),
 )
 async def create(request: Request, body: NewApiKey, project: OtherProject = None) -> CreatedApiKey:
@@ -51,9 +50,7 @@ async def create(request: Request, body: NewApiKey, project: OtherProject = None
         raise unknown_project(project_id) from None
 
 
-@router.delete(
-    "/{id}", name="revoke_key", summary="Revoke a key", response_model=ApiKey, responses=problem_responses(404, 422)
-)
+@router.delete("/{id}", name="revoke_key", summary="Revoke a key", responses=problem_responses(404, 422))
 async def revoke(
     request: Request,
     id: Annotated[str, Path(pattern=r"^[a-z2-7]{16}$", examples=["2c7rnm4dqvyxkz5e"])],

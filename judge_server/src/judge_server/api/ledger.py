@@ -40,7 +40,6 @@ ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(R
 @ledger_router.get(
     "/verdicts",
     summary="Read the verdicts of a run from the ledger",
-    response_model=RecordedPage,
     responses=problem_responses(404, 422, 503),
 )
 async def recorded_verdicts(
@@ -66,7 +65,7 @@ async def recorded_verdicts(
     return await recorded_page(ledger, use_filter, texts=texts)
 
 
-@ledger_router.get("/ledger", summary="Ledger status", response_model=LedgerState)
+@ledger_router.get("/ledger", summary="Ledger status")
 async def ledger_state(request: Request) -> LedgerState:
     """The status of recording in this process since it started. Rewards are served whatever the status is."""
     recorder = service_of(request).recorder
@@ -86,9 +85,7 @@ runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depend
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 
-@runs_router.get(
-    "", summary="List the training runs of the ledger", response_model=RunPage, responses=problem_responses(422, 503)
-)
+@runs_router.get("", summary="List the training runs of the ledger", responses=problem_responses(422, 503))
 async def list_runs(request: Request, after: After = None, limit: Limit = 50) -> RunPage:
     """The most recently used run comes first.
 
@@ -130,7 +127,6 @@ run_parts_router = APIRouter(
 @run_parts_router.get(
     "/{run:path}/monitors",
     summary="Apply the monitors to a run",
-    response_model=MonitorReport,
     responses=problem_responses(404, 422, 503),
 )
 async def read_monitors(
@@ -167,7 +163,6 @@ MAX_CORRECTED_VERDICTS = 500_000
 @run_parts_router.get(
     "/{run:path}/corrected-rates",
     summary="Correct a run's pass rates for its judge's error",
-    response_model=CorrectedRates,
     responses=problem_responses(404, 422, 503),
 )
 async def read_corrected_rates(
@@ -204,7 +199,6 @@ async def read_corrected_rates(
 @runs_router.get(
     "/{run:path}",
     summary="Read the figures of a run, by step and by criterion",
-    response_model=RunReport,
     responses=problem_responses(404, 422, 503),
 )
 async def read_run(
@@ -267,7 +261,6 @@ _MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25,
 @measures_router.put(
     "/measures",
     summary="Report what a trainer measured in a step",
-    response_model=StepMeasures,
     responses=problem_responses(413, 422, 503),
 )
 async def write_measures(
@@ -345,7 +338,6 @@ async def labels(
 @router.put(
     "/labels",
     summary="Label verdicts of a run",
-    response_model=LabelReceipt,
     responses=problem_responses(404, 413, 422, 503),
 )
 async def write_labels(

@@ -91,7 +91,6 @@ EXAMPLE: dict[str, Any] = {
     name="submit_operation",
     summary="Submit an operation",
     status_code=202,
-    response_model=Operation,
     responses={202: {"headers": {"Location": {"schema": {"type": "string"}}}}, **problem_responses(404, 413, 422, 503)},
 )
 async def submit(
@@ -124,22 +123,20 @@ async def submit(
     return operation
 
 
-@router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(422, 503))
+@router.get("", summary="List operations", responses=problem_responses(422, 503))
 async def list_operations(request: Request, after: After = None, limit: Limit = 100) -> OperationList:
     """Newest first. A `request` of more than 16 KiB is returned empty."""
     work = service_of(request).running_operations().list(project_of(request), after=after, limit=limit)
     return await reject_unknown_cursor(work)
 
 
-@router.get("/{id}", summary="Read an operation", response_model=Operation, responses=problem_responses(404, 422, 503))
+@router.get("/{id}", summary="Read an operation", responses=problem_responses(404, 422, 503))
 async def read_operation(request: Request, id: OperationId) -> Operation:
     """Its state, progress and usage, and its error if it failed."""
     return await service_of(request).running_operations().get(project_of(request), id)
 
 
-@router.delete(
-    "/{id}", summary="Cancel an operation", response_model=Operation, responses=problem_responses(404, 422, 503)
-)
+@router.delete("/{id}", summary="Cancel an operation", responses=problem_responses(404, 422, 503))
 async def cancel_operation(request: Request, id: OperationId) -> Operation:
     """Results that exist are kept. An operation that has ended is left as it is."""
     return await service_of(request).running_operations().cancel(project_of(request), id)

@@ -55,7 +55,6 @@ _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes
     "/{name:path}/aliases",
     name="list_aliases",
     summary="List the aliases of a rubric",
-    response_model=RubricAliases,
     responses=problem_responses(404, 422),
 )
 async def aliases(request: Request, name: Name) -> RubricAliases:
@@ -68,7 +67,6 @@ async def aliases(request: Request, name: Name) -> RubricAliases:
 @rubric_changes_router.get(
     "/{name:path}/aliases/{alias}",
     summary="Read one alias of a rubric",
-    response_model=RubricAlias,
     responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
 )
 async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
@@ -81,7 +79,6 @@ async def read_alias(request: Request, response: Response, name: Name, alias: Al
 @rubric_changes_router.put(
     "/{name:path}/aliases/{alias}",
     summary="Move an alias to a version, or create it",
-    response_model=RubricAlias,
     responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 412, 413, 422, 428)},
 )
 async def move_alias(
@@ -111,7 +108,6 @@ async def move_alias(
 @rubric_changes_router.delete(
     "/{name:path}/aliases/{alias}",
     summary="Remove an alias",
-    response_model=RubricAliases,
     responses=problem_responses(404, 412, 422, 428),
 )
 async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
@@ -126,7 +122,6 @@ async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfM
 @rubric_changes_router.put(
     "/{name:path}/tags",
     summary="Replace the tags of a rubric",
-    response_model=RubricTags,
     responses=problem_responses(404, 413, 422),
 )
 async def replace_tags(
@@ -144,7 +139,6 @@ async def replace_tags(
     "/{reference:path}/retirement",
     name="retire_version",
     summary="Retire a version",
-    response_model=RubricVersion,
     responses=problem_responses(404, 413, 422),
 )
 async def retire(
@@ -167,7 +161,6 @@ async def retire(
     "/{reference:path}/retirement",
     name="restore_version",
     summary="Restore a retired version",
-    response_model=RubricVersion,
     responses=problem_responses(404, 422),
 )
 async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
@@ -183,21 +176,17 @@ def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
             'ETag from GET …/aliases/{alias} (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
         )
     if if_match is not None and if_none_match is not None:
-        raise _invalid_header("If-None-Match", "If-Match and If-None-Match exclude each other; send one of them")
+        raise invalid_field("If-None-Match", "If-Match and If-None-Match exclude each other; send one of them")
     if if_match is None:
         if (if_none_match or "").strip() != "*":
-            raise _invalid_header("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
+            raise invalid_field("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
         return None
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:
-        raise _invalid_header(
+        raise invalid_field(
             "If-Match", f'{if_match!r} is not the ETag of an alias; write its version in quotes, such as "2"'
         )
     return int(match[1])
-
-
-def _invalid_header(header: str, message: str) -> Exception:
-    return invalid_field(header, message)
 
 
 rubrics_router = APIRouter(
@@ -269,7 +258,7 @@ async def publish(
     return await run_idempotent(request, idempotency_key, work)
 
 
-@rubrics_router.get("", summary="List and search rubrics", response_model=RubricPage, responses=problem_responses(422))
+@rubrics_router.get("", summary="List and search rubrics", responses=problem_responses(422))
 async def list_rubrics(
     request: Request,
     prefix: Annotated[str, Query(description="Only names that begin with this.", examples=["team/math/"])] = "",
@@ -299,7 +288,6 @@ async def list_rubrics(
     "/{name:path}/versions",
     name="list_versions",
     summary="List the versions of a rubric",
-    response_model=RubricHistory,
     responses=problem_responses(404, 422),
 )
 async def history(
@@ -316,7 +304,6 @@ async def history(
     "/{name:path}/diff",
     name="compare_versions",
     summary="Compare two versions of a rubric",
-    response_model=RubricDiff,
     responses=problem_responses(404, 422),
 )
 async def diff(
@@ -336,7 +323,6 @@ rubrics_router.include_router(rubric_changes_router)
     "/{reference:path}",
     name="read_rubric",
     summary="Read one version of a rubric",
-    response_model=RubricVersion,
     responses=problem_responses(404, 422),
 )
 async def read(

@@ -49,6 +49,26 @@ _SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 _WHOLE_STORE_NOTE = "; of the whole store, the same from every process that serves the API"
 
 
+_LEDGER_GAUGES: Mapping[str, tuple[str, Callable[[LedgerState], float]]] = {
+    "adjudge_ledger_waiting": ("Verdicts that are not yet written to the ledger", lambda state: state.waiting),
+    "adjudge_ledger_spool_bytes": ("Bytes of the ledger's spool on disk", lambda state: state.spool_bytes),
+    "adjudge_ledger_memory_bytes": (
+        "Bytes that wait in memory because the ledger's spool cannot be written",
+        lambda state: state.memory_bytes,
+    ),
+    "adjudge_ledger_refused_files": ("Files of refused rows in quarantine", lambda state: state.refused_files),
+    "adjudge_ledger_spool_writable": (
+        "1 while the ledger's spool can be written, else 0",
+        lambda state: state.spool_problem is None,
+    ),
+    "adjudge_ledger_lag_seconds": ("Age of the oldest verdict that is not yet written", lambda state: state.lag_s),
+    "adjudge_ledger_writable": (
+        "1 while the ledger's database can be written, else 0",
+        lambda state: state.problem is None,
+    ),
+}
+
+
 class LedgerMetrics(Collector):
     """The figures of `GET /v1/ledger`, read at each scrape.
 
@@ -68,38 +88,13 @@ class LedgerMetrics(Collector):
         for outcome in ("recorded", "written", "refused", "lost"):
             verdicts.add_metric([outcome], getattr(state, outcome))
         yield verdicts
-        yield GaugeMetricFamily(
-            "adjudge_ledger_waiting", "Verdicts that are not yet written to the ledger", value=state.waiting
-        )
-        yield GaugeMetricFamily(
-            "adjudge_ledger_spool_bytes", "Bytes of the ledger's spool on disk", value=state.spool_bytes
-        )
-        yield GaugeMetricFamily(
-            "adjudge_ledger_memory_bytes",
-            "Bytes that wait in memory because the ledger's spool cannot be written",
-            value=state.memory_bytes,
-        )
-        yield GaugeMetricFamily(
-            "adjudge_ledger_refused_files",
-            "Files of refused rows in quarantine",
-            value=state.refused_files,
-        )
         yield CounterMetricFamily(
             "adjudge_ledger_thread_restarts",
             "Threads of the ledger that ended and were started again",
             value=state.restarts,
         )
-        yield GaugeMetricFamily(
-            "adjudge_ledger_spool_writable", "1 while the ledger's spool can be written, else 0",
-            value=state.spool_problem is None,
-        )  # fmt: skip
-        yield GaugeMetricFamily(
-            "adjudge_ledger_lag_seconds", "Age of the oldest verdict that is not yet written", value=state.lag_s
-        )
-        yield GaugeMetricFamily(
-            "adjudge_ledger_writable", "1 while the ledger's database can be written, else 0",
-            value=state.problem is None,
-        )  # fmt: skip
+        for name, (documentation, value_of) in _LEDGER_GAUGES.items():
+            yield GaugeMetricFamily(name, documentation, value=value_of(state))
 
 
 class OperationMetrics(Collector):

@@ -76,7 +76,6 @@ class OpenRLHFAnswer(AnswerModel):
 @router.post(
     "/openrlhf",
     summary="Rewards for OpenRLHF's --reward.remote_url",
-    response_model=OpenRLHFAnswer,
     responses=problem_responses(404, 413, 422, 429, 502, 503),
 )
 async def openrlhf(

@@ -151,7 +151,6 @@ class RollTasks:
 @router.post(
     "/submit_task",
     summary="Submit a response for ROLL's reward system worker",
-    response_model=RollSubmission,
     responses=problem_responses(413, 422, 503),
 )
 async def submit_roll_task(
@@ -175,7 +174,6 @@ async def submit_roll_task(
 @router.get(
     "/task_result",
     summary="Read the reward of a task of ROLL's reward system worker",
-    response_model=RollResult,
     responses=problem_responses(413, 422, 503),
 )
 async def roll_task_result(request: Request, body: Annotated[RollPoll, Body()]) -> RollResult:

@@ -83,7 +83,6 @@ class ShownJudge(NamedTuple):
 
     Attributes:
         reason: why it cannot judge now; empty if it can.
-        members: the judges of a cascade or panel, by name.
         endpoints: the endpoints that its calls are balanced over.
         runs: the calls of this project's runs that wait or are at the engine, by run.
         totals: what it did for all projects since the process started; None for keys that may not see that.
@@ -93,11 +92,9 @@ class ShownJudge(NamedTuple):
     judge: AnyJudge | None
     ready: bool
     reason: str
-    members: tuple[str, ...] = ()
     endpoints: Sequence[MemberView] = ()
     runs: tuple[tuple[str, int], ...] = ()
     totals: "Totals | None" = None
-    calibrations: Sequence[StoredCalibration] = ()
 
 
 class Totals(NamedTuple):
@@ -144,11 +141,9 @@ async def _shown(service: Service, name: str, project: str, *, operator: bool) -
     runs = [(run, calls) for run, calls in judge.metrics.calls_by_run().items() if project_of_run(run) == project]
     return ShownJudge(
         name, judge, ready, reason,
-        tuple(judge.members),
         judge.executor.members() if operator else (),
         tuple(sorted([(run.rpartition("\0")[2], calls) for run, calls in runs], key=lambda one: -one[1])),
         _totals(judge) if operator else None,
-        judge.stored_calibrations,
     )  # fmt: skip
 
 

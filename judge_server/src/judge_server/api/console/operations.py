@@ -13,7 +13,7 @@ from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
 from judge_server.errors import InvalidRequest, NotFound
 from judge_server.measuring.separation import CriterionSeparation
-from trainer_client.wire import DEFAULT_JUDGE, parse_reference
+from trainer_client.wire import parse_reference
 from trainer_client.wire.operations import Operation
 
 FIGURES: Mapping[str, str] = {
@@ -27,46 +27,19 @@ FIGURES: Mapping[str, str] = {
 """The figures that a page shows, and their headings."""
 
 
-class Part(NamedTuple):
-    """The figures of all verdicts or of a part of them; a figure that is undefined is None."""
-
-    name: str
-    n: int
-    rows: int
-    failed: int
-    figures: tuple[Mapping[str, float | None], ...]
-
-
 class EvaluationView(NamedTuple):
     """An evaluation that is done.
 
-    `plot` is None if the judge gave no probabilities, and `table` has the numbers of the plot.
+    Attributes:
+        agreement: the figures of all verdicts, and of each part of them, as the report has them.
+        plot: shares met by probability; None if the judge gave no probabilities.
+        table: the numbers of the plot.
     """
 
     operation: Operation
-    parts: tuple[Part, ...]
+    agreement: Sequence[Mapping[str, Any]]
     plot: Plot | None
     table: Table
-
-    @property
-    def judge(self) -> str:
-        """The name of the judge."""
-        return judge_of(self.operation)
-
-    @property
-    def href(self) -> str:
-        """Its page."""
-        return address("operation", id=self.operation.id)
-
-    @property
-    def csv_href(self) -> str:
-        """The numbers of the plot as CSV."""
-        return address("operation/reliability.csv", id=self.operation.id)
-
-
-def judge_of(operation: Operation) -> str:
-    """The judge that a request names, or the default one."""
-    return str(operation.request.get("judge", DEFAULT_JUDGE))
 
 
 def evaluation_of(operation: Operation) -> EvaluationView | None:
@@ -74,18 +47,9 @@ def evaluation_of(operation: Operation) -> EvaluationView | None:
     report: Any = (operation.summary or {}).get("report")
     if operation.kind != "evaluate_judge" or not isinstance(report, Mapping):
         return None
-    parts = tuple(
-        [
-            Part(
-                "all" if one["by"] == "all" else f"{one['by']} {one['name']}", one["n"], one["rows"], one["failed"],
-                tuple([one["figures"][name] for name in FIGURES]),
-            )
-            for one in report["agreement"]
-        ]
-    )  # fmt: skip
     bins = [one for one in report.get("reliability", ()) if one["n"]]
     raw = [one for one in report.get("raw_reliability", ()) if one["n"]]
-    return EvaluationView(operation, parts, _plot(bins, raw), _table(bins))
+    return EvaluationView(operation, report["agreement"], _plot(bins, raw), _table(bins))
 
 
 def _plot(bins: Sequence[Mapping[str, Any]], raw: Sequence[Mapping[str, Any]]) -> Plot | None:
@@ -123,16 +87,6 @@ class SeparationView(NamedTuple):
     def rubric(self) -> str:
         """The reference of the rubric; empty if prompts have their own, or it was sent with the request."""
         return reference_of(self.operation)
-
-    @property
-    def judge(self) -> str:
-        """The name of the judge."""
-        return judge_of(self.operation)
-
-    @property
-    def href(self) -> str:
-        """Its page."""
-        return address("operation", id=self.operation.id)
 
     @property
     def rubrics(self) -> str:
