@@ -14,3 +14,9 @@ def adjudge(*arguments: object, exit_code: int | None = None, **options: Any) ->
     assert "Traceback" not in result.output
     assert exit_code in (None, result.exit_code), result.output
     return result
+
+
+def failure_of(result: Result) -> str:
+    """Check that a command failed with status 1, and return what it said on standard error in one line."""
+    assert result.exit_code == 1, result.output
+    return " ".join(result.stderr.split())

@@ -10,7 +10,7 @@ import pytest
 
 from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from tests.services.command_tree import commands, parameters
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
@@ -160,6 +160,6 @@ def test_no_more_requests_are_sent_once_the_service_is_unreachable() -> None:
 def test_a_missing_rubric_file_is_not_taken_for_a_reference(tmp_path: Path) -> None:
     file = tmp_path / "groups.jsonl"
     file.write_text('{"prompt": "?", "responses": ["4"]}\n')
-    result = adjudge("score", file, "--rubric", "nowhere/rubric.json")
-    assert result.exit_code == 1
-    assert "--rubric: the file nowhere/rubric.json does not exist" in result.stderr
+    assert "--rubric: the file nowhere/rubric.json does not exist" in failure_of(
+        adjudge("score", file, "--rubric", "nowhere/rubric.json")
+    )

@@ -9,7 +9,7 @@ from click.testing import Result
 
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
@@ -104,15 +104,11 @@ def test_data_for_measuring_only_cannot_be_used_for_fitting(tmp_path: Path) -> N
     file = tmp_path / "h.jsonl"
     row = {"prompt_id": "p", "prompt": [], "completion": "Yes!", "rubric": "Is safe.", "binary_labels": [True]}
     file.write_text(json.dumps(row))
-    result = run(f"healthbench:{file}", "--half", "fit")
-    assert result.exit_code == 1
-    assert "must not be used for fitting" in result.stderr
+    assert "must not be used for fitting" in failure_of(run(f"healthbench:{file}", "--half", "fit"))
 
 
 def test_a_bad_option_is_reported_once(labelled: str) -> None:
-    result = run(labelled, "--template", "nope")
-    assert result.exit_code == 1
-    assert "no example was judged" in result.stderr
+    assert "no example was judged" in failure_of(run(labelled, "--template", "nope"))
 
 
 def test_rows_of_csv_with_other_column_names_are_labelled_data(tmp_path: Path) -> None:
@@ -133,9 +129,9 @@ def test_rows_of_csv_with_other_column_names_are_labelled_data(tmp_path: Path) -
 
 @pytest.mark.parametrize("arguments", [["DATA"], ["scripted://yes", "DATA", "--judge", "scripted://yes"]])
 def test_one_judge_and_one_data_set_are_needed(labelled: str, arguments: list[str]) -> None:
-    result = adjudge("evaluate", *[labelled if one == "DATA" else one for one in arguments])
-    assert result.exit_code == 1
-    assert "--judge JUDGE" in result.stderr
+    assert "--judge JUDGE" in failure_of(
+        adjudge("evaluate", *[labelled if one == "DATA" else one for one in arguments])
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from judge_server.generation.writer import Writer
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.judge_server.generation.toy import ToyGenerator, good, lines, questions, read_lines
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from tests.services.writing_model import WritingModel, writing_model
 from trainer_client.wire import RubricVersion
 
@@ -86,9 +86,7 @@ def test_a_run_becomes_rows_for_a_trainer_in_one_command(
     rows = [row for name in ("train", "validation", "test") for row in read_lines(tmp_path / "rows" / f"{name}.jsonl")]
     assert len(rows) == 6
     assert all(found(row["rubric"]) is not None and row["prompt"] for row in rows)
-    refused = adjudge("rows", tmp_path, "--output", tmp_path / "more")
-    assert refused.exit_code == 1
-    assert "does not exist" in refused.stderr
+    assert "does not exist" in failure_of(adjudge("rows", tmp_path, "--output", tmp_path / "more"))
 
 
 def test_an_invalid_template_set_is_refused(model: WritingModel, file: Path, out: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from trainer_client.wire import RewardAnswer
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
@@ -109,9 +109,7 @@ def test_a_run_with_labels_is_a_data_set(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_labels_given_in_the_console_are_a_data_set() -> None:
-    nothing = adjudge("evaluate", "scripted://yes", "run:")
-    assert nothing.exit_code == 1
-    assert "label verdicts in the console" in " ".join(nothing.stderr.split())
+    assert "label verdicts in the console" in failure_of(adjudge("evaluate", "scripted://yes", "run:"))
 
     async def label() -> None:
         ledger = SQLLedger(Settings().store_url)
@@ -134,6 +132,6 @@ def test_labels_given_in_the_console_are_a_data_set() -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_an_unknown_run_is_reported() -> None:
-    result = adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
-    assert result.exit_code == 1
-    assert "the ledger has nothing of run 'none'" in result.stderr
+    assert "the ledger has nothing of run 'none'" in failure_of(
+        adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
+    )

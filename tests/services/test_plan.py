@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from judge_server.models import fetch
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
@@ -66,13 +66,9 @@ def test_published_rates_give_the_number_of_gpus_and_their_cost(sample: list[str
     ],
 )
 def test_an_impossible_plan_says_why(sample: list[str], options: list[str], message: str) -> None:
-    result = adjudge("plan", *sample, *options)
-    assert result.exit_code == 1
-    assert message in " ".join(result.stderr.split())
+    assert message in failure_of(adjudge("plan", *sample, *options))
 
 
 def test_an_empty_sample_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
-    result = adjudge("plan", tmp_path / "empty.jsonl")
-    assert result.exit_code == 1
-    assert "no group to plan with" in result.stderr
+    assert "no group to plan with" in failure_of(adjudge("plan", tmp_path / "empty.jsonl"))

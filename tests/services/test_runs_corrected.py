@@ -12,7 +12,7 @@ from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from trainer_client.errors import NotFound
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
@@ -170,6 +170,6 @@ def test_without_the_option_the_report_is_unchanged(labelled: str, tmp_path: Pat
     judge("r")
     assert "corrected" not in shown("r")
     (tmp_path / "other.json").write_text("[]")
-    refused = adjudge("runs", "show", "r", "--evaluation", tmp_path / "other.json")
-    assert refused.exit_code == 1
-    assert "is not a report of `adjudge evaluate --json`" in " ".join(refused.stderr.split())
+    assert "is not a report of `adjudge evaluate --json`" in failure_of(
+        adjudge("runs", "show", "r", "--evaluation", tmp_path / "other.json")
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from tests.services.processes import Service, get, serving
 from trainer_client import Client
 
@@ -30,9 +30,7 @@ def test_without_a_key_it_refuses_to_listen_off_loopback(host: str) -> None:
 
 @pytest.mark.parametrize("engine", ["ollama://m", "scripted://maybe", "llamacpp://m?contxt=3"])
 def test_an_unknown_engine_is_refused_in_one_line(engine: str) -> None:
-    result = adjudge("serve", "--port", "0", "--engine", engine)
-    assert result.exit_code == 1
-    assert "error" in result.stderr
+    assert "error" in failure_of(adjudge("serve", "--port", "0", "--engine", engine))
 
 
 def test_a_port_in_use_is_reported_in_one_line_with_advice() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.processes import Service
 
@@ -76,9 +76,7 @@ def test_a_failed_operation_gives_a_failing_exit_status(url: str, tmp_path: Path
     ],
 )
 def test_an_invalid_command_is_reported_in_one_line(url: str, arguments: tuple[str, ...], said: str) -> None:
-    result = operations(*arguments)
-    assert result.exit_code == 1
-    assert said in " ".join(result.stderr.split())
+    assert said in failure_of(operations(*arguments))
 
 
 def test_an_unreachable_service_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +91,4 @@ def test_purging_reports_how_many_operations_expired() -> None:
 
 
 def test_a_worker_needs_a_shared_queue() -> None:
-    result = adjudge("worker")
-    assert result.exit_code == 1
-    assert "set ADJUDGE_QUEUE_URL to redis://" in " ".join(result.stderr.split())
+    assert "set ADJUDGE_QUEUE_URL to redis://" in failure_of(adjudge("worker"))

@@ -2,7 +2,7 @@
 
 A command is a function with annotated parameters. It is registered as `module:function`, below `adjudge_services.cli`.
 Lists of commands show its docstring, which is read from the module's bytecode without importing the module. Its module
-imports what its parameters need, and unless `HELP_ONLY`, what running it needs.
+imports what its parameters need and, unless `OPTIONS_ONLY`, what running it needs.
 """
 
 import gc
@@ -23,8 +23,8 @@ from typer.main import get_command
 
 from adjudge_services.cli.groups import expand_groups
 
-HELP_ONLY = "_ADJUDGE_COMPLETE" in os.environ or not {"-h", "--help"}.isdisjoint(sys.argv)
-"""Whether this process only shows a help text or completes a word, for which most imports are not needed."""
+OPTIONS_ONLY = False
+"""Whether modules of commands import only what their options need; set by a process of `adjudge` until it runs one."""
 
 _PACKAGE = "adjudge_services.cli."
 _LOGS = "adjudge_services.cli.operating.serving"
@@ -171,12 +171,13 @@ def _reporting_errors(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _complete(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function with all that it needs imported: an argument may look like `--help` and not be it."""
-    global HELP_ONLY
-    if not HELP_ONLY:
+    """Return a function whose module has imported all that it needs."""
+    global OPTIONS_ONLY
+    if not OPTIONS_ONLY:
         return function
-    HELP_ONLY = False
-    completed: Callable[..., None] = getattr(reload(sys.modules[function.__module__]), function.__name__)
+    OPTIONS_ONLY = False
+    with paused_garbage_collection():
+        completed: Callable[..., None] = getattr(reload(sys.modules[function.__module__]), function.__name__)
     return completed
 
 

@@ -114,7 +114,8 @@ def describe_error(error: Exception) -> str | None:
     from trainer_client.wire.problems import field_errors
 
     if isinstance(error, ValidationError):
-        return "; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors()))
+        wrong = field_errors(error.errors())
+        return "; ".join(f"{one.field}: {one.message}" if one.field else one.message for one in wrong)
     if isinstance(error, ValueError | OSError | StartError | AdjudgeError | ServiceError):
         return str(error)
     if type(error) is LookupError:

@@ -11,13 +11,13 @@ import typer
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import Asking, JudgeOption, LongestOption, Report, Rows
 from adjudge_services.cli.output import err, out, print_line, print_metrics
 from trainer_client.wire import VerdictRequest
 from trainer_client.wire.judging import DEFAULT_DEFENCES
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judges.evaluate import (
         judge_contenders,
         judging_options,

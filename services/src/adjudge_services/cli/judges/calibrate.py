@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import (
     Asking,
     DataArgument,
@@ -31,7 +31,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_json, print_metrics
 from trainer_client.wire import VerdictRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     import numpy as np
     from pydantic import TypeAdapter
 

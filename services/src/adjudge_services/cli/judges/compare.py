@@ -13,13 +13,13 @@ import typer
 from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import Asking, DatasetArgument, JsonOption, MeasuredRows, Report
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import judge_label
     from adjudge_services.cli.judges.evaluate import (
         judge_contenders,

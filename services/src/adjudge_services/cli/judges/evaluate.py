@@ -16,12 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import Asking, DataArgument, JudgeOption, MeasuredRows, Report, Rows
 from adjudge_services.cli.output import err, file_name, out, pluralize, print_json, print_metrics, show_progress, warn
 from trainer_client.wire import VerdictRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import choose_judge
     from adjudge_services.cli.scoring.score_file import open_client
     from adjudge_services.settings import Settings

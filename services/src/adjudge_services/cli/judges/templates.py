@@ -12,11 +12,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import exit_with_error, out, print_json, print_line
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from judge_server.prompts.library import (
         ALLOWED_VARIABLES,

@@ -19,14 +19,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, input_argument
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
 from judge_server.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import RewardOptions, RewardRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import choose_judge
     from adjudge_services.cli.measuring.measure_file import (
         FileMeasuring,

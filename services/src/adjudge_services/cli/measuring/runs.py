@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import (
     FirstStepOption,
     JsonOption,
@@ -28,7 +28,7 @@ from adjudge_services.cli.options import (
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize, print_json
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.judges import stored_measurements
     from adjudge_services.settings import Settings
     from adjudge_services.store import open_store

@@ -20,12 +20,12 @@ from rich.markup import escape
 from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from sqlalchemy.exc import SQLAlchemyError
 
     from adjudge_services.settings import Settings

@@ -19,11 +19,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import format_seconds, out, pluralize, print_json
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 

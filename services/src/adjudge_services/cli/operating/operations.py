@@ -11,11 +11,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import InputsArgument, JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, show_progress
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import use_store
     from rubric_store import SQLOperations

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption, JudgeOption, RubricOption, copy_input
 from adjudge_services.cli.output import (
     exit_with_error,
@@ -27,7 +27,7 @@ from adjudge_services.cli.output import (
 )
 from trainer_client.wire import RewardRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import choose_judge
     from adjudge_services.cli.scoring.score_file import read_groups, read_rubric_argument, split_lines
     from adjudge_services.judges import build_engine, build_judge, load_judge

@@ -12,13 +12,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire.tenants import SCOPES
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from pydantic import ValidationError
 
     from adjudge_services.store import command_line_user, use_store

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import RubricNameArgument, input_argument
 from adjudge_services.cli.output import exit_with_error, file_name, out, warn
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.rubrics.files import with_store
     from judge_server import rubrics as changes
     from judge_server.rubrics import PROJECT_ID, find_rubric

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_refused_lines, show_progress
 from trainer_client.wire import RewardOptions, RewardRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
     from adjudge_services.cli.scoring.score_file import (
         PairLine,

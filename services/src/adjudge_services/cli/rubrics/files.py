@@ -20,12 +20,12 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import copy_standard_input
 from adjudge_services.cli.output import err, exit_with_error, out, print_line, show_progress
 from rubric_store.lint import SIMILARITY, System
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from pydantic import JsonValue
 
     from adjudge_services.store import command_line_user, use_store

@@ -24,11 +24,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import InputsArgument
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_line, show_progress
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from pydantic import BaseModel
     from pydantic import JsonValue as Json
 

@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption, RubricNameArgument
 from adjudge_services.cli.output import out, print_json, print_line
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from pydantic import JsonValue
 
     from adjudge_services.cli.rubrics.files import summaries, with_store

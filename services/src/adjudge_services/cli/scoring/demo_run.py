@@ -17,10 +17,10 @@ from urllib.parse import urlencode
 
 from rich.markup import escape
 
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.output import exit_with_error, print_line, show_progress
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     import httpx2
 
     from adjudge_services.judges import build_judge

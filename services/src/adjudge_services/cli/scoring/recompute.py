@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import OUTPUT, REWARD, FirstStepOption, LastStepOption, LedgerUrlOption, RunArgument
 from adjudge_services.cli.output import out, show_progress
 from trainer_client.wire import RewardRequest, UsedProtocol
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from pydantic import TypeAdapter
 
     from adjudge_services.store import open_store

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.groups import FromRequest
-from adjudge_services.cli.lazy import HELP_ONLY
+from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import OUTPUT, ColumnOption, RubricOption, Service, copy_input, input_argument
 from adjudge_services.cli.output import (
     err,
@@ -34,7 +34,7 @@ from adjudge_services.cli.output import (
 )
 from trainer_client.wire import RewardOptions, RewardRequest
 
-if not HELP_ONLY:
+if not OPTIONS_ONLY:
     from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
     from adjudge_services.cli.scoring.score_file import (
         BadLine,
