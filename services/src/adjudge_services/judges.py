@@ -6,7 +6,7 @@ Stored calibrations are applied to them, and follow the aliases that name them.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,7 +30,7 @@ from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
-from rubric_store import CalibrationStore, CalibrationVersion
+from rubric_store import CalibrationStore
 from trainer_client.wire import DEFAULT_JUDGE
 
 if TYPE_CHECKING:
@@ -62,19 +62,6 @@ def references_by_judge(text: str | None) -> dict[str, list[str]]:
         raise ValueError(
             f"ADJUDGE_CALIBRATIONS is not a JSON object of judges and references: {error.errors()[0]['msg']}"
         ) from error
-
-
-def as_calibration(version: CalibrationVersion) -> StoredCalibration:
-    """Read a stored version."""
-    return StoredCalibration.model_validate({**version.content, "name": version.name, "version": version.version})
-
-
-def as_rule(version: CalibrationVersion) -> StoredRule | None:
-    """Read a stored band or a panel's error rates; None if the version is a calibration."""
-    if "kind" not in version.content:
-        return None
-    content = {**version.content, "name": version.name, "version": version.version}
-    return _RULE.validate_python(content)
 
 
 async def stored_measurements(store_url: str) -> "list[ErrorSource]":
@@ -166,15 +153,16 @@ class CalibrationLoader:
 
 
 async def _find(store: CalibrationStore, reference: str) -> StoredCalibration:
-    version = await _find_version(store, reference)
-    if as_rule(version) is not None:
+    content = await _find_content(store, reference)
+    if "kind" in content:
         raise CalibrationError(f"{reference} is the rule of a cascade or panel and no calibration of one judge")
-    return as_calibration(version)
+    return StoredCalibration.model_validate(content)
 
 
 async def _find_rule(store: CalibrationStore, judge: CombinedJudge) -> StoredRule:
     assert judge.reference is not None
-    rule = as_rule(await _find_version(store, judge.reference))
+    content = await _find_content(store, judge.reference)
+    rule = _RULE.validate_python(content) if "kind" in content else None
     kind = StoredBand if judge.kind == "cascade" else StoredDawidSkene
     if not isinstance(rule, kind) or len(rule.judges) != len(judge.names):
         what = "band of a cascade" if kind is StoredBand else f"set of error rates of a panel of {len(judge.names)}"
@@ -182,7 +170,8 @@ async def _find_rule(store: CalibrationStore, judge: CombinedJudge) -> StoredRul
     return rule
 
 
-async def _find_version(store: CalibrationStore, reference: str) -> CalibrationVersion:
+async def _find_content(store: CalibrationStore, reference: str) -> dict[str, Any]:
+    """Return what is stored under a reference, with its name and version."""
     try:
         version = await store.find(reference)
     except ConnectionError as error:
@@ -191,7 +180,7 @@ async def _find_version(store: CalibrationStore, reference: str) -> CalibrationV
         raise CalibrationError(
             f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored"
         )
-    return version
+    return {**version.content, "name": version.name, "version": version.version}
 
 
 FenceFunction = Callable[[str], str]

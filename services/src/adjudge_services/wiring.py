@@ -156,15 +156,6 @@ def build_rate_limiter(settings: Settings) -> RateLimiter:
     return LocalRateLimiter(time.monotonic) if redis is None else RedisRateLimiter(redis)
 
 
-def build_authenticator(settings: Settings, tenants: TenantStore, rates: RateLimiter) -> Authenticator:
-    """The authenticator of the API."""
-    worker_tokens = WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants)
-    open_metrics = settings.metrics == "open"
-    return Authenticator(
-        tenants, required=keys_required(settings), open_metrics=open_metrics, rates=rates, worker_tokens=worker_tokens
-    )
-
-
 async def has_usable_key(settings: Settings) -> bool:
     """Whether the store has a usable key; the store must be ready."""
     tenants = TenantStore(settings.store_url)
@@ -224,7 +215,13 @@ def build_app(
     store = RubricStore(settings.store_url, actor=lambda: current_identity().actor, run_large=run_in_thread)
     tenants = TenantStore(settings.store_url, actor=lambda: current_identity().actor)
     rates = build_rate_limiter(settings)
-    authenticator = build_authenticator(settings, tenants, rates)
+    authenticator = Authenticator(
+        tenants,
+        required=keys_required(settings),
+        open_metrics=settings.metrics == "open",
+        rates=rates,
+        worker_tokens=WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants),
+    )
     ledger = SQLLedger(settings.store_url, rest=rest_if_due)
     idempotency_keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(

@@ -53,14 +53,6 @@ def copy_input(context: typer.Context, value: str) -> str:
     return value if "://" in value else str(copy_standard_input(context, Path(value)))
 
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running service; by default one is started in this process.",
-        envvar="ADJUDGE_URL",
-        rich_help_panel=SERVICE,
-    ),
-]
 JudgeOption = Annotated[
     str | None,
     typer.Option(
@@ -90,7 +82,14 @@ DeadlineOption = Annotated[
 class Service:
     """The judge that scores responses, and how many at a time."""
 
-    url: UrlOption = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a running service; by default one is started in this process.",
+            envvar="ADJUDGE_URL",
+            rich_help_panel=SERVICE,
+        ),
+    ] = None
     judge: JudgeOption = None
     concurrency: ConcurrencyOption = 8
     deadline_s: DeadlineOption = 3600.0
@@ -126,33 +125,10 @@ _LABELLED = (
 )
 DatasetArgument = Annotated[str, typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]
 DataArgument = Annotated[list[str], typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]
-JudgeServiceOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL", rich_help_panel=SERVICE
-    ),
-]
 InputsArgument = Annotated[Path | None, input_argument("JSONL with an input per line.", metavar="INPUT")]
-ExampleLimitOption = Annotated[
-    int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")
-]
 LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
-HalfOption = Annotated[
-    Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
-]
-LabelsOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="For run:NAME: JSONL with group, response and labels; by default, the labels given in the console.",
-        dir_okay=False,
-    ),
-]
 ProtocolOption = Annotated[
     Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
-]
-HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
-FreshOption = Annotated[
-    bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
 ]
 
 
@@ -160,8 +136,15 @@ FreshOption = Annotated[
 class Asking:
     """Where judges are asked about labelled data, and how many examples at a time."""
 
-    fresh: FreshOption = False
-    url: JudgeServiceOption = None
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
+    ] = False
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL", rich_help_panel=SERVICE
+        ),
+    ] = None
     concurrency: ConcurrencyOption = 4
     deadline_s: DeadlineOption = 3600.0
 
@@ -171,7 +154,7 @@ class Rows:
     """The rows of a labelled data set that are used."""
 
     column: ColumnOption = None
-    limit: ExampleLimitOption = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")] = None
     longest: LongestOption = None
 
 
@@ -179,13 +162,21 @@ class Rows:
 class MeasuredRows(Rows):
     """The rows of a labelled data set that a judge is measured on."""
 
-    labels: LabelsOption = None
-    half: HalfOption = "all"
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="For run:NAME: JSONL with group, response and labels; by default, the labels given in the console.",
+            dir_okay=False,
+        ),
+    ] = None
+    half: Annotated[
+        Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
+    ] = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a report is written."""
 
-    html: HtmlOption = None
+    html: Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")] = None
     as_json: JsonOption = False

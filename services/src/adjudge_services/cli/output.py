@@ -45,9 +45,9 @@ def show_progress(*columns: ProgressColumn) -> Progress:
     return Progress(description, *shown, console=err, transient=True, disable=not err.is_terminal)
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON on standard output, without colours or line breaks of a terminal's width."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON on standard output, without colours; with an `indent` of None, in one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
 
 
 def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:

@@ -242,6 +242,7 @@ def cascade(
         report,
         show=lambda: show_curve(points, chosen, heading),
         page=lambda: cascade_html(points, chosen, heading),
+        indent=None,  # what was stored is said in another line
     )
     if band is None or chosen is None:
         exit_with_error(f"no band was fitted: {why}")
@@ -304,7 +305,7 @@ def panel(
     shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
     if as_json:
         measured = {one: figures_as_json(of) for one, of in figures.items()}
-        print_json({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured})
+        print_json({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}, indent=None)
     else:
         show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
     if name is None:

@@ -106,13 +106,14 @@ def write_report(
     *,
     show: Callable[[], None],
     page: Callable[[], str] | None = None,
+    indent: int | None = 2,
 ) -> None:
     """Write a report: its `page` to a file if one is wanted, and JSON or tables to the terminal."""
     if wanted.html is not None and page is not None:
         wanted.html.write_text(page(), encoding="utf-8")
         err.print(f"wrote {wanted.html}")
     if wanted.as_json:
-        print_json({**heading, **content})
+        print_json({**heading, **content}, indent=indent)
     else:
         show()
 

@@ -54,7 +54,6 @@ if not OPTIONS_ONLY:
     from judge_server.scheduling.executor import LocalExecutor
     from judge_server.scoring.judge import Judge
     from rubric_store import RubricStore
-    from trainer_client.wire import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,8 @@ def plan(
     groups = [line.group for line in lines]
     if not groups:
         exit_with_error("the file has no group to plan with; give one with a prompt and responses in each row")
-    request = plan_request(groups, rubric, reward, judging)
+    fields = {} if rubric is None else {"rubric": read_rubric_argument(rubric)}
+    request = RewardRequest.model_validate({"groups": groups, "reward": reward, "judging": judging, **fields})
     wanted = Wanted(request, load, rates, cascade, gpu_price, check)
     made = asyncio.run(make_plan(wanted, own_engine(judge)))
     if as_json:
@@ -187,16 +187,6 @@ def own_engine(judge: str | None) -> Settings:
     if judge is not None and ("://" not in judge or judge.startswith("{")):
         raise ValueError(f"--judge {judge}: a plan needs the engine's tokenizer here; give one engine URL")
     return choose_judge(judge, None, Settings()).settings
-
-
-def plan_request(
-    groups: Sequence[Group], rubric: str | None, reward: Mapping[str, Any], judging: Mapping[str, Any]
-) -> RewardRequest:
-    """The request that the sample is counted for."""
-    fields: dict[str, Any] = {"groups": groups, "reward": reward, "judging": judging}
-    if rubric is not None:
-        fields["rubric"] = read_rubric_argument(rubric)
-    return RewardRequest.model_validate(fields)
 
 
 async def make_plan(wanted: Wanted, settings: Settings) -> Plan:

@@ -328,16 +328,8 @@ async def find_versions(
         versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
         tags = {one.name: (await store.history(PROJECT_ID, one.name, limit=1)) for one in versions}
         return [(one, history.tags if (history := tags[one.name]) else ()) for one in versions]
-    found = []
-    after: str | None = None
-    while True:
-        page = await store.list(PROJECT_ID, prefix=prefix, after=after, limit=_PAGE)
-        for row in page.rubrics:
-            reference = f"{row.name}@{row.latest_version}"
-            found.append((await find_rubric(store, PROJECT_ID, reference), row.tags))
-        after = page.next_cursor
-        if after is None:
-            return found
+    named, _ = await summaries(store, prefix=prefix)
+    return [(await find_rubric(store, PROJECT_ID, f"{one.name}@{one.latest_version}"), one.tags) for one in named]
 
 
 def rubric_document(version: RubricVersion, tags: tuple[str, ...]) -> RubricDocument:
