@@ -6,15 +6,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from judge_server.evaluation.corrected_rates import (
-    JudgeError,
-    MeasuredRate,
     PassCount,
     UncorrectableError,
     corrected_rate,
     effective_size,
     measure_error,
+    read_error,
 )
-from judge_server.evaluation.metrics import as_json
+from trainer_client.wire.ledger import JudgeError, MeasuredRate
 
 RATES = st.floats(0, 1)
 SIZES = st.integers(1, 5000)
@@ -23,7 +22,10 @@ SIZES = st.integers(1, 5000)
 def error(sensitivity: float, specificity: float, labels: int = 200, unmet: int | None = None) -> JudgeError:
     """A judge with these rates, measured on independent labels."""
     of_no = labels if unmet is None else unmet
-    return JudgeError(MeasuredRate(sensitivity, labels, labels), MeasuredRate(specificity, of_no, of_no))
+    return JudgeError(
+        sensitivity=MeasuredRate(value=sensitivity, labels=labels, effective_labels=labels),
+        specificity=MeasuredRate(value=specificity, labels=of_no, effective_labels=of_no),
+    )
 
 
 @given(RATES, SIZES, st.integers(10, 10_000))
@@ -127,12 +129,12 @@ def test_the_error_of_a_judge_is_counted_by_label(verdicts: list[tuple[int, bool
     right = [verdict for label, verdict in zip(labels, passed, strict=True) if label]
     assert found.sensitivity.value == pytest.approx(sum(right) / len(right))
     assert 0 < found.specificity.effective_labels <= found.specificity.labels
-    assert JudgeError.from_json(as_json(found)) == found
+    assert read_error(found.model_dump()) == found
 
 
 @pytest.mark.parametrize(
-    "figures", [{}, {"sensitivity": {"value": 0.9, "n": 20}}, {"sensitivity": None}, as_json(error(0.9, 0.9, 0))]
+    "figures", [{}, {"sensitivity": {"value": 0.9, "n": 20}}, {"sensitivity": None}, error(0.9, 0.9, 0).model_dump()]
 )
 def test_rates_without_their_counts_are_refused(figures: dict[str, object]) -> None:
     with pytest.raises(UncorrectableError, match="sensitivity"):
-        JudgeError.from_json(figures)
+        read_error(figures)

@@ -15,9 +15,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
-from judge_server.evaluation.metrics import LEVEL, Estimate, Z, as_json
-from trainer_client.wire import ledger as wire
-from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, MeasuredJudge
+from pydantic import ValidationError
+
+from judge_server.evaluation.metrics import LEVEL, Estimate, Z
+from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, JudgeError, MeasuredJudge, MeasuredRate
 from trainer_client.wire.monitors import Interval
 
 
@@ -32,39 +33,23 @@ class PassCount(NamedTuple):
     verdicts: int
 
 
-class MeasuredRate(NamedTuple):
-    """A rate, the number of labelled verdicts it comes from, and how many independent ones these count as."""
+def read_error(figures: Mapping[str, Any]) -> JudgeError:
+    """Read a judge's error from the JSON of a report.
 
-    value: float
-    labels: int
-    effective_labels: float
-
-
-class JudgeError(NamedTuple):
-    """How often a judge is right about met criteria (`sensitivity`) and about unmet ones (`specificity`)."""
-
-    sensitivity: MeasuredRate
-    specificity: MeasuredRate
-
-    @classmethod
-    def from_json(cls, figures: Mapping[str, Any]) -> "JudgeError":
-        """Read both rates from JSON objects with `value`, `labels` and `effective_labels`.
-
-        Raises:
-            UncorrectableError: a number is missing or out of range, as in figures of an earlier release.
-        """
-        return cls(_read_rate("sensitivity", figures), _read_rate("specificity", figures))
-
-
-def _read_rate(name: str, figures: Mapping[str, Any]) -> MeasuredRate:
-    found = figures.get(name)
-    numbers = [found.get(field) for field in MeasuredRate._fields] if isinstance(found, Mapping) else [None]
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
-        raise UncorrectableError(f"the {name} is not known with the number of its labels; measure the judge again")
-    value, labels, effective = (float(number) for number in numbers if number is not None)
-    if not (0 <= value <= 1 and labels >= 1 and 0 < effective <= labels):
-        raise UncorrectableError(f"the {name} of {value:g} from {labels:g} labels is out of range")
-    return MeasuredRate(value, int(labels), effective)
+    Raises:
+        UncorrectableError: a number is missing or out of range, as in figures of an earlier release.
+    """
+    try:
+        error = JudgeError.model_validate(figures)
+    except ValidationError as problem:
+        name = problem.errors()[0]["loc"][0]
+        raise UncorrectableError(
+            f"the {name} is not known with the number of its labels; measure the judge again"
+        ) from None
+    for name, rate in error:
+        if not (0 <= rate.value <= 1 and rate.labels >= 1 and 0 < rate.effective_labels <= rate.labels):
+            raise UncorrectableError(f"the {name} of {rate.value:g} from {rate.labels} labels is out of range")
+    return error
 
 
 def clusters_of(verdicts: Iterable[tuple[Hashable, bool]]) -> list[PassCount]:
@@ -112,8 +97,9 @@ def measure_error(rows: Sequence[Hashable], labels: Collection[bool], passed: Co
         n = sum(one.verdicts for one in clusters)
         if not n:
             return None
-        rates.append(MeasuredRate(sum(one.passed for one in clusters) / n, n, effective_size(clusters)))
-    return JudgeError(*rates)
+        value = sum(one.passed for one in clusters) / n
+        rates.append(MeasuredRate(value=value, labels=n, effective_labels=effective_size(clusters)))
+    return JudgeError(sensitivity=rates[0], specificity=rates[1])
 
 
 def corrected_rate(observed: float, effective_verdicts: float, error: JudgeError) -> Estimate:
@@ -174,7 +160,7 @@ class ErrorSource(NamedTuple):
     Attributes:
         name: what to call it, such as `calibration team@1`.
         fingerprint, votes: the judge that was measured, and the number of votes per criterion.
-        figures: `sensitivity` and `specificity` as `JudgeError.from_json` reads them; None if they were not measured.
+        figures: `sensitivity` and `specificity` as `read_error` reads them; None if they were not measured.
     """
 
     name: str
@@ -237,7 +223,7 @@ def correct_rates(
         source = source_for(judges, sources)
         if source.figures is None:
             raise UncorrectableError("the measurement has no labels of both kinds, met and unmet")
-        error = JudgeError.from_json(source.figures)
+        error = read_error(source.figures)
         rates = tuple([_corrected(one, error) for one in rates])
     except UncorrectableError as problem:
         reason = str(problem) if source is None else f"{source.name}: {problem}"
@@ -246,7 +232,7 @@ def correct_rates(
         reason=reason,
         source=None if source is None else source.name,
         level=LEVEL,
-        judge_error=None if error is None else wire.JudgeError.model_validate(as_json(error)),
+        judge_error=error,
         judges=tuple([MeasuredJudge(fingerprint=fingerprint, votes=votes) for fingerprint, votes in judges]),
         criteria=rates,
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from pydantic import TypeAdapter
+
 from judge_server.evaluation.labelled import Example, LabelledPair, LabelledResponse, without_unlabelled
 from trainer_client import AsyncClient
 from trainer_client.errors import InvalidRequest
@@ -70,6 +72,17 @@ class JudgeChoice:
         return per_call not in (None, 1) or self.options.get("protocol") == "checklist"
 
 
+_JUDGEMENT = TypeAdapter(Judgement)
+_NOT_LOGGED: Any = {
+    "example": True,
+    "variant": True,
+    "problem": True,
+    "verdicts": {"__all__": {"rationale"}},
+    "comparison": {"orders": {"__all__": {"rationale"}}},
+}
+"""The fields of a judgement that hold texts, or that a log is searched by."""
+
+
 class JudgementLog:
     """The judgements in a JSONL file, by fingerprint and request. Without a file it remembers nothing.
 
@@ -96,19 +109,8 @@ class JudgementLog:
         if row is None:
             return None
         try:
-            comparison = row["comparison"]
-            return Judgement(
-                example,
-                variant,
-                {name: Verdict.model_validate(verdict) for name, verdict in row["verdicts"].items()},
-                None if comparison is None else Comparison.model_validate(comparison),
-                Usage.model_validate(row["usage"]),
-                row["model"],
-                fingerprint,
-                row["uncalibrated"],
-                suspicious=row.get("suspicious"),
-            )
-        except (KeyError, ValueError):  # of another release; it is asked for again
+            return _JUDGEMENT.validate_python({**row, "example": example, "variant": variant})
+        except ValueError:  # of another release; it is asked for again
             return None
 
     def add(self, key: str, judgement: Judgement) -> None:
@@ -118,21 +120,7 @@ class JudgementLog:
             return
         if judgement.comparison is not None and judgement.comparison.status == "failed":
             return
-        row = {
-            "key": key,
-            "fingerprint": judgement.fingerprint,
-            "uncalibrated": judgement.uncalibrated,
-            "model": judgement.model,
-            "verdicts": {
-                name: verdict.model_dump(mode="json", exclude={"rationale"})
-                for name, verdict in judgement.verdicts.items()
-            },
-            "comparison": None
-            if judgement.comparison is None
-            else judgement.comparison.model_dump(mode="json", exclude={"orders": {"__all__": {"rationale"}}}),
-            "usage": judgement.usage.model_dump(mode="json"),
-            "suspicious": judgement.suspicious,
-        }
+        row = {"key": key, **_JUDGEMENT.dump_python(judgement, mode="json", exclude=_NOT_LOGGED)}
         self._lines[judgement.fingerprint, key] = row
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab+") as file:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from judge_server.judging.combining import Band
 
@@ -342,6 +343,8 @@ class CascadePoint(NamedTuple):
 
 def as_json(figures: Any) -> Any:
     """Return figures as JSON, with an object for each named tuple such as an `Estimate`; undefined numbers are null."""
+    if isinstance(figures, BaseModel):
+        return figures.model_dump(mode="json")
     if isinstance(figures, float):
         return none_if_nan(figures)
     if hasattr(figures, "_asdict"):

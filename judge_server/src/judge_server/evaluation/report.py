@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from judge_server.evaluation.corrected_rates import JudgeError, measure_error
+from judge_server.evaluation.corrected_rates import measure_error
 from judge_server.evaluation.judging import Judgement, Variant
 from judge_server.evaluation.labelled import MET_FROM, LabelledPair, LabelledResponse, first_unmet
 from judge_server.evaluation.metrics import (
@@ -30,6 +30,7 @@ from judge_server.evaluation.metrics import (
     roc,
     weighted_spearman,
 )
+from trainer_client.wire.ledger import JudgeError
 
 SliceKind: TypeAlias = Literal["all", "task", "kind", "criterion"]
 

@@ -10,12 +10,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from judge_server.evaluation.corrected_rates import JudgeError, measure_error
+from judge_server.evaluation.corrected_rates import measure_error
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, Estimate, Floats, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import Calibration, ProbabilityMap, criterion_key
 from trainer_client.wire.criteria import CriterionKind
+from trainer_client.wire.ledger import JudgeError
 
 Method: TypeAlias = Literal["temperature", "platt", "beta", "isotonic"]
 

@@ -129,7 +129,7 @@ def calibrate(
         figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()
     }
     judge_error = calibrated_error(held, descriptions, calibration)
-    for rate, counted in (judge_error._asdict() if judge_error else {}).items():
+    for rate, counted in judge_error or ():
         measured_on[rate] |= {"labels": counted.labels, "effective_labels": counted.effective_labels}
     content = {
         "judge": accepted[0].uncalibrated,
