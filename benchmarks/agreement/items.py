@@ -14,8 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import CONTRACTNLI, GSM8K, GSM8K_MODELS, PROCESSBENCH, gsm8k_answer, in_steps, rows
 from judge_server.evaluation.labelled import Half, half_of
+
+GSM8K = "gsm8k_model_rollouts.jsonl"
+CONTRACTNLI = "contractnli_dev_test_docs.jsonl"
+PROCESSBENCH = "processbench.jsonl"
+
+GSM8K_MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
+"""The models whose rollouts a row of GSM8K contains."""
+
+
+def rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSONL file."""
+    with file.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def gsm8k_answer(solution: str) -> str:
+    """Return the final answer of a GSM8K solution; empty if there is none."""
+    _, marker, answer = solution.rpartition("A:")
+    return answer.strip() if marker else ""
+
+
+def in_steps(steps: list[str]) -> str:
+    """Join steps into one response with numbered step headers."""
+    return "\n".join(f"### Step {number}:\n{step}" for number, step in enumerate(steps, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +312,9 @@ def biggen(folder: Path) -> Iterator[Item]:
 
 def processbench(folder: Path) -> Iterator[Item]:
     """Yield solutions in steps, cut off after and before the first wrong step: is there a mistake? Human labels."""
-    for row in rows(folder / PROCESSBENCH, wanted=lambda row: row["label"] > 0):
+    for row in rows(folder / PROCESSBENCH):
+        if row["label"] <= 0:  # no mistake, or no step before it
+            continue
         for end, label in ((row["label"] + 1, True), (row["label"], False)):
             yield Item(
                 "processbench",

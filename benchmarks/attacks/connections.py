@@ -15,10 +15,10 @@ _DRIP_S = 0.5
 _LARGE = "/static-offline-docs/swagger-ui-bundle.js"
 
 
-def head(on: Target, *lines: str, path: str = "/v1/rewards") -> bytes:
+def head(on: Target, *lines: str) -> bytes:
     """Build the head of a POST request with the attacker's key and further header lines."""
     usual = ("Host: localhost", f"Authorization: Bearer {on.key}", "Content-Type: application/json")
-    return "\r\n".join([f"POST {path} HTTP/1.1", *usual, *lines, "", ""]).encode()
+    return "\r\n".join(["POST /v1/rewards HTTP/1.1", *usual, *lines, "", ""]).encode()
 
 
 async def idle_connections(on: Target) -> None:

@@ -149,12 +149,6 @@ class Network:
         change = self.links[name].become(state, delay_s, forget=forget)
         asyncio.run_coroutine_threadsafe(change, self._loop).result()
 
-    def heal(self) -> None:
-        """Open every link."""
-        for name, link in self.links.items():
-            if link.state != "open" or link.delay_s:
-                self.become(name, "open")
-
     def close(self) -> None:
         """Close all links and stop the event loop."""
         for link in self.links.values():

@@ -13,13 +13,12 @@ from benchmarks.agreement import __main__ as command
 from benchmarks.agreement import store as stores
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
 from benchmarks.agreement.fit import FittedMap, entry, fit_map, known_formats
-from benchmarks.agreement.items import TASKS, Item, balanced, load_items
+from benchmarks.agreement.items import GSM8K_MODELS, TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.rows import labelled_row
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply, slug
 from benchmarks.agreement.tables import detail, table_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
-from benchmarks.data import GSM8K_MODELS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,17 +1,18 @@
 """The generation page covers every discard reason, file and option, and its code can be imported."""
 
 import inspect
+from typing import get_args
 
 from adjudge_services.cli.rubrics.generate import generate
 from judge_server.generation import results
-from judge_server.generation.writer import DISCARD_REASONS
+from judge_server.generation.writer import DiscardReason
 from tests.docs.pages import ROOT, blocks, code_spans
 
 PAGE = ROOT / "docs/generation.md"
 
 
 def test_every_reason_for_a_discard_is_explained() -> None:
-    assert set(DISCARD_REASONS) <= set(code_spans(PAGE))
+    assert set(get_args(DiscardReason)) <= set(code_spans(PAGE))
 
 
 def test_every_file_of_a_run_is_explained() -> None:

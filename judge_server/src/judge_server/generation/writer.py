@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,7 +28,6 @@ from judge_server.ports import (
     EngineIdentity,
     JsonOutput,
     LabelChoice,
-    Reasoning,
     Reply,
     SamplingOptions,
     TextOutput,
@@ -69,8 +68,6 @@ DiscardReason = Literal[
 - `no_contrast`: nothing distinguishes good responses from bad ones.
 - `invalid_rubric`: the rubric cannot be published for another reason.
 """
-
-DISCARD_REASONS: tuple[DiscardReason, ...] = get_args(DiscardReason)
 
 
 class RubricDiscarded(Exception):
@@ -212,23 +209,16 @@ class WriterUsage:
 
 
 class Writer:
-    """Sends writing tasks to one engine, at most `concurrency` calls at a time (default: as many as the engine takes).
+    """Sends writing tasks to one engine, at most as many calls at a time as it takes batches.
 
     The engine must have been started, and `identity` is the identity it returned. `usage` counts calls and tokens.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        identity: EngineIdentity,
-        *,
-        concurrency: int | None = None,
-        retry_delay_s: float = RETRY_DELAY_S,
-    ) -> None:
+    def __init__(self, engine: Engine, identity: EngineIdentity, *, retry_delay_s: float = RETRY_DELAY_S) -> None:
         self.identity = identity
         self.usage = WriterUsage()
         self._engine = engine
-        self._slots = asyncio.Semaphore(concurrency or identity.concurrent_batches)
+        self._slots = asyncio.Semaphore(identity.concurrent_batches)
         self._retry_delay_s = retry_delay_s
         self._totals: tuple[WriterUsage, ...] = (self.usage,)
 
@@ -277,25 +267,15 @@ class Writer:
         reply = await self._ask(system, prompt, JsonOutput(schema_of(shape), max_tokens), temperature, seed)
         return read_shape(shape, reply.text or "", cut=reply.cut)
 
-    async def choose(
-        self,
-        labels: Sequence[str],
-        prompt: str,
-        *,
-        system: str = "",
-        lead: str = "",
-        reasoning: Reasoning | None = None,
-    ) -> str:
+    async def choose(self, labels: Sequence[str], prompt: str, *, system: str = "") -> str:
         """Ask for one of the labels.
-
-        `lead` is text that the answer starts with, before the label; reasoning comes before both.
 
         Raises:
             RubricDiscarded: `unreadable` if the answer names none of the labels, or `too_long`.
             WriterFailed: the engine gave no answer.
         """
-        choice = LabelChoice(tuple(labels), lead)
-        reply = await self._ask(system, prompt, choice, reasoning=reasoning)
+        choice = LabelChoice(tuple(labels))
+        reply = await self._ask(system, prompt, choice)
         if reply.chosen in choice.labels:
             return reply.chosen
         label = read_label_choice(reply.text or reply.chosen or "", choice)
@@ -303,18 +283,9 @@ class Writer:
             raise RubricDiscarded("unreadable", label.detail)
         return label
 
-    async def _ask(
-        self,
-        system: str,
-        prompt: str,
-        form: AnswerForm,
-        temperature: float = 0.0,
-        seed: int = 0,
-        *,
-        reasoning: Reasoning | None = None,
-    ) -> Reply:
+    async def _ask(self, system: str, prompt: str, form: AnswerForm, temperature: float = 0.0, seed: int = 0) -> Reply:
         sample = SamplingOptions(temperature, seed) if temperature else None
-        batch = Batch(system, prompt, (Call("", form, reasoning=reasoning, sample=sample),))
+        batch = Batch(system, prompt, (Call("", form, sample=sample),))
         pause, attempt = self._retry_delay_s, 1
         while True:
             async with self._slots:

@@ -145,14 +145,13 @@ def _alignment_class(one: Trajectory) -> str:
 
 
 def estimate_measures(
-    problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8), seed: int = 0, resamples: int = RESAMPLES
+    problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8), resamples: int = RESAMPLES
 ) -> dict[str, MeasureEstimate]:
     """Compute every measure for which there is data.
 
     Args:
         problems: the judged responses to each problem.
         ks: the values of k for pass@k and best of k; a k for which no problem has enough samples is left out.
-        seed: seed of the bootstrap.
         resamples: number of resamples for the intervals; 0 computes no intervals.
 
     Raises:
@@ -168,7 +167,7 @@ def estimate_measures(
         used = [problem for problem in problems if name in correlations or measure([problem]) is not None]
         value = measure(used)
         if value is not None and math.isfinite(value):
-            low, high = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
+            low, high = interval(used, measure, value, share=name in shares, resamples=resamples)
             estimates[name] = MeasureEstimate(value, low, high, len(used))
     if "accuracy_looping" not in estimates:  # nothing loops, so this would repeat the overall accuracy
         estimates.pop("accuracy_not_looping", None)
@@ -275,7 +274,6 @@ def interval(
     value: float,
     *,
     share: bool,
-    seed: int,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float] | tuple[None, None]:
     """Compute the 95% interval of a measure by resampling items with replacement.
@@ -290,7 +288,6 @@ def interval(
         measure: computes the measure of any items; None if there is no data.
         value: the measure of all items.
         share: whether the measure is a mean of values in [0, 1].
-        seed: seed of the resampling.
         resamples: number of resamples; 0 computes no interval.
 
     Returns:
@@ -299,7 +296,7 @@ def interval(
     """
     if not resamples:
         return None, None
-    draw = random.Random(seed)  # noqa: S311 - statistics, not a secret
+    draw = random.Random(0)  # noqa: S311 - statistics, not a secret
     resampled = [measure(draw.choices(items, k=len(items))) for _ in range(resamples)]
     known = sorted(one for one in resampled if one is not None and math.isfinite(one))
     spread = pvariance(known) if known and known[0] < known[-1] else 0.0
@@ -357,7 +354,7 @@ def step_groups(
     return groups
 
 
-def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dict[str, MeasureEstimate]:
+def win_rates(problems: Sequence[Sequence[Comparison]]) -> dict[str, MeasureEstimate]:
     """Measure the wins of `a` over `b`, with equal weight for each problem.
 
     `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (0.5), and a
@@ -366,7 +363,6 @@ def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dic
 
     Args:
         problems: the comparisons of each problem; failed ones are left out.
-        seed: seed of the bootstrap for the intervals.
 
     Returns:
         The measures; empty if no comparison succeeded.
@@ -386,6 +382,6 @@ def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dic
     estimates = {}
     for name, column in zip(("win_rate", "tie_rate", "order_agreement"), zip(*rows, strict=True), strict=True):
         value = fmean(column)
-        low, high = interval(column, fmean, value, share=True, seed=seed)
+        low, high = interval(column, fmean, value, share=True)
         estimates[name] = MeasureEstimate(value, low, high, len(rows))
     return estimates
