@@ -37,9 +37,8 @@ from judge_server.pools import Member, MemberUnavailable, MemberView, Pool, Pool
 from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, Shard, ShardRequest, TokenCount
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
-from judge_server.scheduling.call_runner import MAX_HOLD_S
+from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED
 from trainer_client import __version__
 from trainer_client.wire import Problem
 

@@ -1,27 +1,30 @@
 """Run the judge calls of a response: queue them, retry them, and keep every verdict that can be read.
 
-A `CallTask` runs the calls about one response. It sends them through admission, again if the engine failed, and one
-criterion at a time if part of a written answer could not be read. Each verdict is kept as soon as it is read, so
-nothing judged is lost when a subscriber leaves. If the engine goes away, its calls are held until it is back: an engine
-restarts in seconds, and a training step's verdicts are worth the wait.
+Identical calls are made once and shared by all requests that need them (single flight). A `CallTask` runs the calls
+that one request makes about one response. Another request that needs one of their verdicts subscribes to them instead
+of making the call again, and when the last subscriber leaves, the calls are cancelled.
+
+A task sends its calls through admission, again if the engine failed, and one criterion at a time if part of a written
+answer could not be read. Each verdict is kept as soon as it is read, so nothing judged is lost when a subscriber
+leaves. If the engine goes away, its calls are held until it is back: an engine restarts in seconds, and losing a
+training step costs more.
 """
 
 import asyncio
 import logging
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question
-from judge_server.judging.results import Caller, CallOutcome, Costs, JudgingProgress, WriteBehindBuffer
+from judge_server.judging.results import Caller, CallOutcome, Costs, JudgingProgress, Outcomes, WriteBehindBuffer
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, tracer
 from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
 from judge_server.scheduling.admission import Admission, QueueEntry
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.single_flight import InFlightCalls, SingleFlight, Subscriber
 
 log = logging.getLogger("adjudge")
 
@@ -33,6 +36,12 @@ _MAX_PAUSE_S = 1.0
 
 
 _MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
+
+
+DEADLINE_EXCEEDED = CallFailure("timeout", "the request's deadline passed before the judge came to this criterion")
+
+_UNSUBSCRIBED_PER_TURN = 16
+"""How many calls in flight a request leaves in one turn of the event loop. Each may cancel a task."""
 
 
 class CallRound(NamedTuple):
@@ -55,19 +64,108 @@ class CallRunner:
         self.recovery = EngineRecovery(engine)
 
 
-class CallTask(InFlightCalls):
-    """The running calls about one response, which the queue limits have admitted. They are billed to `billed_to`."""
+class Subscriber:
+    """A request that waits for outcomes until its deadline (loop time).
+
+    `expects_more` is set while it has not subscribed to everything yet.
+    """
+
+    def __init__(self, progress: JudgingProgress, deadline: float) -> None:
+        self.progress = progress
+        self.deadline = deadline
+        self.expects_more = False
+        self._pending: dict[CallTask, set[bytes]] = {}
+        self._completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def expect(self, in_flight: "CallTask", digests: Iterable[bytes]) -> None:
+        """Wait for these outcomes of calls in flight as well."""
+        self._pending.setdefault(in_flight, set()).update(digests)
+
+    def expected_from(self, in_flight: "CallTask") -> set[bytes]:
+        """Return the digests that this request still waits for from these calls."""
+        return self._pending.get(in_flight, set())
+
+    def deliver(self, in_flight: "CallTask", outcomes: Mapping[bytes, CallOutcome]) -> None:
+        """Take over final outcomes that this request waits for."""
+        missing = self._pending.get(in_flight)
+        if missing is None:  # the request has stopped waiting and is about to unsubscribe
+            return
+        delivered = missing & outcomes.keys()
+        self.progress.add(Outcomes({digest: outcomes[digest] for digest in delivered}))
+        missing -= delivered
+        if not missing:
+            del self._pending[in_flight]
+            in_flight.remove_subscriber(self)
+            if not self._pending and not self.expects_more and not self._completed.done():
+                self._completed.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail with an unexpected error of the calls in flight."""
+        if not self._completed.done():
+            self._completed.set_exception(error)
+
+    async def wait(self) -> None:
+        """Wait until every outcome is known or the deadline passes.
+
+        Outcomes that are unknown then are the latest failure, or `DEADLINE_EXCEEDED`.
+        """
+        if not self._pending:
+            return
+        timer = asyncio.get_running_loop().call_at(self.deadline, self._expire)
+        try:
+            await self._completed
+        finally:
+            timer.cancel()
+
+    def unsubscribe(self) -> None:
+        """Stop waiting. Leaves the calls in flight in slices, so that other tasks get their turn in between."""
+        self._leave(deque(self._pending))
+        self._pending = {}
+
+    def _leave(self, remaining: "deque[CallTask]") -> None:
+        for _ in range(min(_UNSUBSCRIBED_PER_TURN, len(remaining))):
+            remaining.popleft().unsubscribe(self)
+        if remaining:
+            asyncio.get_running_loop().call_soon(self._leave, remaining)
+
+    def _expire(self) -> None:
+        late = {
+            digest: in_flight.latest_outcomes.get(digest, DEADLINE_EXCEEDED)
+            for in_flight, missing in self._pending.items()
+            for digest in missing
+        }
+        self.progress.add(Outcomes(late))
+        self.unsubscribe()
+        if not self._completed.done():
+            self._completed.set_result(None)
+
+
+class CallTask:
+    """The running calls about one response, which other requests can join. They are billed to `billed_to`.
+
+    The queue limits have admitted them.
+
+    Attributes:
+        latest_outcomes: the outcomes so far: results, which are final, and failures, which a retry may replace.
+        subscribers: the requests that wait for some of the outcomes.
+        has_leavers: whether a subscriber has left, so that some calls may have no subscriber any more.
+    """
 
     def __init__(
         self,
         runner: CallRunner,
-        single_flight: SingleFlight,
+        single_flight: "SingleFlight",
         plan: ResponsePlan,
         planned_calls: Sequence[PlannedCall],
         caller: Caller,
         billed_to: JudgingProgress,
     ) -> None:
-        super().__init__(single_flight, planned_calls)
+        self.has_leavers = False
+        self.latest_outcomes: dict[bytes, CallOutcome] = {}
+        self.subscribers: dict[Subscriber, None] = {}
+        self._single_flight = single_flight
+        self._open = {one.digests[0]: one for one in planned_calls}
+        single_flight.register(self, planned_calls)
         self._runner = runner
         self._plan = plan
         self._caller = caller
@@ -80,6 +178,69 @@ class CallTask(InFlightCalls):
         self._complete: list[PlannedCall] = []
         self._held_calls = len(planned_calls)
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def deadline(self) -> float:
+        """The latest deadline of the subscribers (loop time)."""
+        return max((subscriber.deadline for subscriber in self.subscribers), default=0.0)
+
+    @property
+    def _unsettled(self) -> list[PlannedCall]:
+        """The calls without a final outcome."""
+        return list(self._open.values())
+
+    def subscribe(self, subscriber: Subscriber, digests: Iterable[bytes]) -> None:
+        """Add a subscriber that waits for these outcomes."""
+        self.subscribers[subscriber] = None
+        subscriber.expect(self, digests)
+
+    def remove_subscriber(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber that has all its outcomes. If it was the one billed, bill one that remains."""
+        self.subscribers.pop(subscriber, None)
+        if self.subscribers and subscriber.progress is self._billed_to:
+            self._charge()
+            self._billed_to = next(iter(self.subscribers)).progress
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber that stops waiting. The last one to leave cancels the remaining calls.
+
+        They leave the queue and the engine, and are billed until now.
+        """
+        self.remove_subscriber(subscriber)
+        self.has_leavers = True
+        if not self.subscribers:
+            self._single_flight.forget(self, self._open.values())
+            self._process_arrived()
+            if self._queue_entry is not None:
+                self._runner.admission.withdraw(self._queue_entry)
+            self._charge()
+            self._release_limits()
+            self._task.cancel()
+
+    def _prune(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+        """Return the calls that have a subscriber. The others can no longer be joined."""
+        if not self.has_leavers:
+            return list(planned_calls)
+        wanted = set().union(*(subscriber.expected_from(self) for subscriber in self.subscribers))
+        kept = [one for one in planned_calls if not wanted.isdisjoint(one.digests)]
+        for one in planned_calls:
+            if wanted.isdisjoint(one.digests):
+                self._single_flight.forget(self, [self._open.pop(one.digests[0])])
+        return kept
+
+    def _settle(self, planned_calls: Sequence[PlannedCall]) -> None:
+        """Deliver the latest outcomes of these calls, which are final now."""
+        for one in planned_calls:
+            del self._open[one.digests[0]]
+        self._single_flight.forget(self, planned_calls)
+        outcomes = {digest: self.latest_outcomes[digest] for one in planned_calls for digest in one.digests}
+        for subscriber in list(self.subscribers):
+            subscriber.deliver(self, outcomes)
+
+    def _fail(self, error: BaseException) -> None:
+        self._single_flight.forget(self, self._open.values())
+        for subscriber in list(self.subscribers):
+            subscriber.fail(error)
 
     def add_done_callback(self, done: Callable[["CallTask"], None]) -> None:
         """Call `done` with this task when it has ended."""
@@ -109,31 +270,16 @@ class CallTask(InFlightCalls):
 
     async def _run(self) -> None:
         try:
-            unread = [*await self._run_calls(self.unsettled), *await self._retry_calls()]
+            unread = [*await self._run_calls(self._unsettled), *await self._retry_calls()]
             if unread:
                 await self._retry_individually(unread)
-            self.settle(self.unsettled)
+            self._settle(self._unsettled)
         except Exception as error:
             log.exception("the calls of a response failed with an unexpected error")
-            self.fail(error)
+            self._fail(error)
         finally:
             self._release_limits()
             self._round = None  # breaks a reference cycle, so that no garbage collection is needed
-
-    def bill_another_than(self, leaver: Subscriber) -> None:
-        """If the subscriber that left was the one billed, bill one that remains."""
-        if leaver.progress is self._billed_to:
-            self._charge()
-            self._billed_to = next(iter(self.subscribers)).progress
-
-    def abandon(self) -> None:
-        """Leave the queue and the engine, and bill the time until now."""
-        self._process_arrived()
-        if self._queue_entry is not None:
-            self._runner.admission.withdraw(self._queue_entry)
-        self._charge()
-        self._release_limits()
-        self._task.cancel()
 
     def _release_limits(self) -> None:
         self._runner.admission.limits.release(self._caller.run, self._held_calls)
@@ -144,7 +290,7 @@ class CallTask(InFlightCalls):
         unread: list[tuple[PlannedCall, int]] = []
 
         def make_round() -> CallRound:
-            wanted = self.prune(planned_calls)
+            wanted = self._prune(planned_calls)
 
             def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
                 one = wanted[place]
@@ -175,7 +321,7 @@ class CallTask(InFlightCalls):
         unread: list[tuple[PlannedCall, int]] = []
         was_down: bool | None = True
         while was_down:
-            to_retry = [one for one in self.unsettled if any(_transient(self.latest_outcomes[d]) for d in one.digests)]
+            to_retry = [one for one in self._unsettled if any(_transient(self.latest_outcomes[d]) for d in one.digests)]
             if not to_retry:
                 break
             outcomes = [self.latest_outcomes[d] for one in to_retry for d in one.digests]
@@ -190,7 +336,7 @@ class CallTask(InFlightCalls):
         calls_of = list(dict.fromkeys(one for one, _ in unread))
 
         def make_round() -> CallRound:
-            wanted = self.prune(calls_of)
+            wanted = self._prune(calls_of)
             again = [(one.digests[n], _single_question(one.question, n)) for one, n in unread if one in wanted]
 
             def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
@@ -256,7 +402,7 @@ class CallTask(InFlightCalls):
                 self._round.on_outcome(place, outcome)
         complete, self._complete = self._complete, []
         if complete:
-            self.settle(complete)
+            self._settle(complete)
 
     def _bill(self, outcomes: Sequence[Reply | CallFailure]) -> None:
         """Bill calls, and count what the engine got wrong or refused."""
@@ -282,6 +428,37 @@ class CallTask(InFlightCalls):
             self._runner.write_buffer.add(digest, verdict)
             return True
         return False
+
+
+class SingleFlight:
+    """The calls in flight, by the digest of each verdict that they bring."""
+
+    def __init__(self) -> None:
+        self._calls_of: dict[bytes, CallTask] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls_of)
+
+    def find(self, digest: bytes) -> CallTask | None:
+        """Return the calls in flight that bring this verdict; None if there are none."""
+        return self._calls_of.get(digest)
+
+    def has_none_of(self, digests: Iterable[bytes]) -> bool:
+        """Whether no calls in flight bring any of these verdicts."""
+        return self._calls_of.keys().isdisjoint(digests)
+
+    def register(self, in_flight: CallTask, planned_calls: Iterable[PlannedCall]) -> None:
+        """Register calls as in flight, so that other requests can join them."""
+        for one in planned_calls:
+            for digest in one.digests:
+                self._calls_of[digest] = in_flight
+
+    def forget(self, in_flight: CallTask, planned_calls: Iterable[PlannedCall]) -> None:
+        """Unregister calls, so that no other request joins them."""
+        for one in planned_calls:
+            for digest in one.digests:
+                if self._calls_of.get(digest) is in_flight:
+                    del self._calls_of[digest]
 
 
 def _single_question(question: Question, place: int) -> Question:

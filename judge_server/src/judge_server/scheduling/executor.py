@@ -25,9 +25,8 @@ from judge_server.judging.results import (
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, Engine, EngineIdentity
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
-from judge_server.scheduling.call_runner import CallRunner, CallTask
+from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, CallTask, SingleFlight, Subscriber
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED, InFlightCalls, SingleFlight, Subscriber
 from judge_server.time_sharing import next_slice
 
 
@@ -238,7 +237,7 @@ class LocalExecutor:
         """Join the calls that are in flight already, and start the rest."""
         pending = LocalPendingJudgement(self, caller, Subscriber(progress, deadline))
         own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
-        joins: list[tuple[InFlightCalls, list[bytes]]] = []
+        joins: list[tuple[CallTask, list[bytes]]] = []
         for plan, planned_calls, _ in work:
             mine = planned_calls
             if self.single_flight and not self.single_flight.has_none_of(plan.digests):
@@ -263,9 +262,7 @@ class LocalExecutor:
         pending.start(own)
         return pending
 
-    def subscribe(
-        self, in_flight: InFlightCalls, missing: Sequence[bytes], caller: Caller, subscriber: Subscriber
-    ) -> None:
+    def subscribe(self, in_flight: CallTask, missing: Sequence[bytes], caller: Caller, subscriber: Subscriber) -> None:
         """Subscribe a request to calls in flight that another request started."""
         in_flight.subscribe(subscriber, missing)
         if caller.priority == "online":
