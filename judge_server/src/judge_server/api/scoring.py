@@ -6,9 +6,9 @@
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
@@ -21,16 +21,17 @@ from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded,
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
+from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import StreamPart
 from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonRequest,
     GroupRewards,
+    Problem,
     RewardAnswer,
     RewardEvent,
     RewardRequest,
-    RewardSummary,
     VerdictAnswer,
     VerdictRequest,
 )
@@ -45,6 +46,8 @@ from trainer_client.wire.ledger import (
 log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
+
+PartT = TypeVar("PartT")
 
 rewards_router = APIRouter(
     prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
@@ -114,40 +117,43 @@ async def rewards(
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)
         first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
-        return StreamingResponse(_reward_lines(first, stream, request_id), media_type=NDJSON)
+        return StreamingResponse(_lines(first, stream, _reward_line, request_id), media_type=NDJSON)
     work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
     return await respond_while_connected(request, recorded(request, work))
 
 
-async def _reward_lines(
-    first: StreamPart, stream: AsyncGenerator[StreamPart, None], request_id: str
+async def _lines(
+    first: PartT,
+    stream: AsyncGenerator[PartT, None],
+    encode: Callable[[PartT | Problem], Awaitable[list[bytes]]],
+    request_id: str,
 ) -> AsyncIterator[bytes]:
+    """Encode the parts of a stream as lines; if it fails midway, the last line is a problem."""
     async with aclosing(stream):
-        for block in await _reward_line(first):
+        for block in await encode(first):
             yield block
         try:
             async for part in stream:
-                for block in await _reward_line(part):
+                for block in await encode(part):
                     yield block
         except ServiceError as error:
-            yield _encoded_line(RewardEvent(problem=problem_of(error, request_id)))
+            yield (await encode(problem_of(error, request_id)))[0]
         except Exception:
             log.exception("request %s failed", request_id)
-            yield _encoded_line(RewardEvent(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))
+            yield (await encode(problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))[0]
 
 
-async def _reward_line(part: StreamPart) -> list[bytes]:
+async def _reward_line(part: StreamPart | Problem) -> list[bytes]:
     if isinstance(part, GroupRewards):
         blocks = await encode_json(part, exclude_unset=True)
         blocks[0] = b'{"group":' + blocks[0]
         blocks[-1] += b"}\n"
         return blocks
-    assert isinstance(part, RewardSummary)
-    return [_encoded_line(RewardEvent.model_construct(summary=part))]
+    return _line(RewardEvent, "problem" if isinstance(part, Problem) else "summary", part)
 
 
-def _encoded_line(line: RewardEvent) -> bytes:
-    return line.model_dump_json(exclude_unset=True).encode() + b"\n"
+def _line(event: type[RewardEvent | RecomputeEvent], field: str, part: Any) -> list[bytes]:
+    return [event.model_construct(**{field: part}).model_dump_json(exclude_unset=True).encode() + b"\n"]
 
 
 verdicts_router = APIRouter(
@@ -269,38 +275,25 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     """
     ledger = service_of(request).readable_ledger()
     bind_log_context(run=body.run)
-    stream = recompute(ledger, body, project_id=project_of(request))
-    try:
-        start = await anext(stream)  # raise before the status 200 is sent
-    except ConnectionError as error:
-        raise _unreadable(error) from error
-    return StreamingResponse(_recompute_lines(start, stream, request.state.request_id), media_type=NDJSON)
+    stream = _recomputed(ledger, body, project_of(request))
+    start = await anext(stream)  # raise before the status 200 is sent
+    return StreamingResponse(_lines(start, stream, _recompute_line, request.state.request_id), media_type=NDJSON)
 
 
 RecomputePart = RecomputeStart | RecomputedGroup | RecomputeSummary
+_FIELD_OF = {RecomputeStart: "start", RecomputedGroup: "group", RecomputeSummary: "summary", Problem: "problem"}
 
 
-async def _recompute_lines(
-    start: RecomputePart, stream: AsyncGenerator[RecomputePart, None], request_id: str
-) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield _recompute_line(start=start)
-        try:
+async def _recompute_line(part: RecomputePart | Problem) -> list[bytes]:
+    return _line(RecomputeEvent, _FIELD_OF[type(part)], part)
+
+
+async def _recomputed(
+    ledger: LedgerReader, body: RecomputeRequest, project_id: str
+) -> AsyncGenerator[RecomputePart, None]:
+    try:
+        async with aclosing(recompute(ledger, body, project_id=project_id)) as stream:
             async for part in stream:
-                yield (
-                    _recompute_line(group=part) if isinstance(part, RecomputedGroup) else _recompute_line(summary=part)
-                )
-        except (ServiceError, ConnectionError) as error:
-            known = error if isinstance(error, ServiceError) else _unreadable(error)
-            yield _recompute_line(problem=problem_of(known, request_id))
-        except Exception:
-            log.exception("request %s failed", request_id)
-            yield _recompute_line(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id))
-
-
-def _unreadable(error: ConnectionError) -> NotReady:
-    return NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5)
-
-
-def _recompute_line(**part: Any) -> bytes:
-    return RecomputeEvent.model_construct(**part).model_dump_json(exclude_unset=True).encode() + b"\n"
+                yield part
+    except ConnectionError as error:
+        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
