@@ -20,7 +20,8 @@ from pydantic import (
 
 from trainer_client.wire.base import LIMIT_ERRORS, STRICT_NUMBER, Flag, RequestList, RequestModel
 from trainer_client.wire.criteria import Criterion
-from trainer_client.wire.judging import StepRule
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, StepRule
+from trainer_client.wire.options import Option
 from trainer_client.wire.rubrics import RubricContent
 
 MAX_IMAGES = 64
@@ -237,6 +238,16 @@ GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MAX_RUN_CHARACTERS = 256
 
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_RUN_CHARACTERS)]
+
+
+class JudgingRequest(RequestModel):
+    """What every request for a judgement may name: its run and step, its rubric, and the judge."""
+
+    run: RunName | None = None
+    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    rubric: RubricChoice | None = None
+    allow_retired: Annotated[Flag, Option("Service and load")] = False
+    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
 
 
 class Group(RequestModel):

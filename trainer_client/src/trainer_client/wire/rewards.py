@@ -14,7 +14,6 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
-    Flag,
     RequestList,
     RequestModel,
     SafeInt,
@@ -24,13 +23,11 @@ from trainer_client.wire.criteria import CriterionKind, VerificationMethod
 from trainer_client.wire.groups import (
     MAX_RUN_CHARACTERS,
     Group,
-    RubricChoice,
-    RunName,
+    JudgingRequest,
     as_response,
     check_given_steps,
 )
 from trainer_client.wire.judging import (
-    DEFAULT_JUDGE,
     MAX_RANKED,
     JudgeName,
     JudgingOptions,
@@ -203,7 +200,7 @@ class RubricDropout(RequestModel):
     seed: SafeInt = 0
 
 
-class RewardRequest(RequestModel):
+class RewardRequest(JudgingRequest):
     """Judge groups of responses by rubrics and compute their rewards.
 
     An uncertain verdict has no score. Without an `uncertain_band` of its own, the request takes the calibration's, if
@@ -216,11 +213,6 @@ class RewardRequest(RequestModel):
         gold: judge a share of the responses by a second judge too, which needs a `run`.
     """
 
-    run: RunName | None = None
-    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    rubric: RubricChoice | None = None
-    allow_retired: Annotated[Flag, Option("Service and load")] = False
-    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: Annotated[FailurePolicy, Option("Reward")] = "null"

@@ -10,7 +10,6 @@ from pydantic import Field, StringConstraints, model_validator
 
 from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import (
-    STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
     Flag,
@@ -18,11 +17,17 @@ from trainer_client.wire.base import (
     RequestModel,
     is_unset,
 )
-from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RunName, check_given_steps
+from trainer_client.wire.groups import (
+    Group,
+    GroupId,
+    JudgingRequest,
+    Prompt,
+    ResponseLike,
+    RubricChoice,
+    check_given_steps,
+)
 from trainer_client.wire.judging import (
-    DEFAULT_JUDGE,
     ComparisonOptions,
-    JudgeName,
     JudgingOptions,
     Priority,
 )
@@ -31,7 +36,7 @@ from trainer_client.wire.rewards import Failure, PinnedRubric, UncertainBand, Ve
 from trainer_client.wire.usage import JudgeInfo, Usage
 
 
-class VerdictRequest(RequestModel):
+class VerdictRequest(JudgingRequest):
     """Judge groups of responses by rubrics, without computing rewards.
 
     The fields are the same as in `RewardRequest`. `judging.protocol` defaults to `binary`. Only `likert` works without
@@ -42,11 +47,6 @@ class VerdictRequest(RequestModel):
         fresh: ask the judge even where its verdict is known.
     """
 
-    run: RunName | None = None
-    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    rubric: RubricChoice | None = None
-    allow_retired: Annotated[Flag, Option("Service and load")] = False
-    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
     uncertain_band: Annotated[UncertainBand | None, Option("Reward", metavar="LOW HIGH")] = None
     deadline_s: Annotated[BoundedFloat, Option("Service and load")] = Field(default=60.0, gt=0, le=3600)
@@ -140,7 +140,7 @@ class Pair(RequestModel):
     rubric: RubricChoice | None = None
 
 
-class ComparisonRequest(RequestModel):
+class ComparisonRequest(JudgingRequest):
     """Compare pairs of responses. An optional rubric tells the judge what to look at.
 
     `question` replaces the default question to the judge, which response is better. The other fields are the same as in
@@ -152,11 +152,6 @@ class ComparisonRequest(RequestModel):
         rubric: criteria that tell the judge what to look at.
     """
 
-    run: RunName | None = None
-    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    rubric: RubricChoice | None = None
-    allow_retired: Annotated[Flag, Option("Service and load")] = False
-    judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
     judging: ComparisonOptions = ComparisonOptions()
     deadline_s: Annotated[BoundedFloat, Option("Service and load")] = Field(default=60.0, gt=0, le=3600)
