@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, get_args
 
 from judge_server.errors import (
     AliasMoved,
@@ -55,7 +55,6 @@ RUBRIC_MAX_AGE_S = 5.0
 """For how long scoring may use what it read of `name@3` or a digest. A retirement elsewhere takes effect after it."""
 
 _STORE_RETRY_AFTER_S = 2
-_OTHER_FIELDS = ("kind", "tags", "scale", "verification")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,26 +247,17 @@ def _criteria_only_in(
 
 def _changes(before: Criterion, after: Criterion) -> list[FieldChange]:
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    return [_change(before.id, name, old, new) for name in _OTHER_FIELDS if old[name] != new[name]]
-
-
-def _change(id_: str, field: Any, old: dict[str, Any], new: dict[str, Any]) -> FieldChange:
-    return FieldChange(id=id_, field=field, before=old[field], after=new[field])
+    return [
+        FieldChange(id=before.id, field=name, before=old[name], after=new[name])
+        for name in get_args(FieldChange.model_fields["field"].annotation)
+        if old[name] != new[name]
+    ]
 
 
 def _moved_ids(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
-    """The ids to move so that the others keep their order: all but a longest increasing subsequence of places."""
-    ends: list[int] = []  # ends[n]: the index of the id that ends the subsequence of length n + 1 at the lowest place
-    previous: list[int | None] = []
-    for index, id_ in enumerate(ids):
-        length = bisect_left(ends, place_before[id_], key=lambda end: place_before[ids[end]])
-        previous.append(ends[length - 1] if length else None)
-        ends[length : length + 1] = [index]
-    kept, at = set(), ends[-1] if ends else None
-    while at is not None:
-        kept.add(ids[at])
-        at = previous[at]
-    return set(ids) - kept
+    """The ids to move so that the others keep their order: all but a longest series of rising places."""
+    series = _longest_series([(index, place_before[id_]) for index, id_ in enumerate(ids)])
+    return set(ids) - {ids[index] for index, _ in series}
 
 
 async def move_alias(

@@ -189,7 +189,7 @@ class Scorer:
             groups = tuple([await _reward_group(job, group, slicer) for group in judged])
         finally:
             usage = self._record(job, groups)
-        return wire.RewardAnswer(**_answer_fields(self.judge, job, usage), groups=groups)
+        return wire.RewardAnswer(**_summary_fields(self.judge, job, usage), groups=groups)
 
     async def verdicts(
         self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
@@ -199,13 +199,8 @@ class Scorer:
         judged = await self._collect(job)
         usage = self._record(job)
         return wire.VerdictAnswer(
-            request_id=request_id,
-            run=request.run,
-            step=request.step,
-            judge=judge_of(self.judge, job.prepared, job.outcomes),
-            rubrics=pinned([group.rubric for group in job.groups]),
+            **_answer_fields(self.judge, job, usage),
             uncertain_band=job.rules.band,
-            usage=usage,
             groups=tuple([_group_verdicts(job, group) for group in judged]),
         )
 
@@ -216,15 +211,8 @@ class Scorer:
         job = await self._plan(request, request_id, project_id)
         pairs = [compared(group.planned.group.id, *group.verdicts) for group in await self._collect(job)]
         scores = [pair.score for pair in pairs if pair.score is not None]
-        judge_info = judge_of(self.judge, job.prepared, job.outcomes)
-        assert judge_info is not None
         return wire.ComparisonAnswer(
-            request_id=request_id,
-            run=request.run,
-            step=request.step,
-            judge=judge_info,
-            rubrics=pinned([group.rubric for group in job.groups]),
-            usage=usage_of(job.outcomes),
+            **_answer_fields(self.judge, job, usage_of(job.outcomes)),
             win_rate=sum(scores) / len(scores) if scores else None,
             pairs=tuple(pairs),
         )
@@ -254,7 +242,7 @@ class Scorer:
                     rewarded[judged.place] = await _reward_group(job, judged, slicer)
                     yield rewarded[judged.place]
         usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
-        yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
+        yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
 
     async def run(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[JudgedGroup | None, None]:
         """Judge a job round by round, and yield each group when all of its verdicts are known.
@@ -434,20 +422,23 @@ class _NewVerdicts:
 
 
 def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[str, Any]:
-    """Return the fields of an answer other than its groups."""
-    fields: dict[str, Any] = {
+    """Return the fields that the answers to all requests have."""
+    return {
         "request_id": job.request_id,
         "run": job.request.run,
         "step": job.request.step,
-        "mode": job.reward_rules.reward.mode,
-        "on_failure": job.reward_rules.on_failure,
         "judge": judge_of(judge, job.prepared, job.outcomes),
         "rubrics": pinned([group.rubric for group in job.groups]),
         "usage": usage,
     }
+
+
+def _summary_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[str, Any]:
+    """Return the fields of an answer with rewards, other than its groups."""
+    rules, fields = job.reward_rules, _answer_fields(judge, job, usage)
     if job.rules.band is not None:
-        fields |= {"uncertain_band": job.rules.band, "on_uncertain": job.reward_rules.on_uncertain}
-    return fields
+        fields |= {"uncertain_band": job.rules.band, "on_uncertain": rules.on_uncertain}
+    return fields | {"mode": rules.reward.mode, "on_failure": rules.on_failure}
 
 
 async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
