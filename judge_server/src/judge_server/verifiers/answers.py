@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from judge_server.verifiers.choices import without_text_commands
 from judge_server.verifiers.dates import DAYS, MONTH
-from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of
-from judge_server.verifiers.number_words import with_digits
+from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of, with_digits
 from judge_server.verifiers.reader import Term, read
 
 _SENTENCE = re.compile(

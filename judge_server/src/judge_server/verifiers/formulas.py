@@ -315,7 +315,7 @@ def _same_quantity(a: Term, b: Term) -> bool:
 
 
 _DEGREE = Unit((("degree", 1),))
-_POUND = units.unit("pounds", glued=False)
+_POUND = units.unit_of("pounds", glued=False)
 
 
 def _is_rate(unit: Unit, plain: Unit) -> bool:
@@ -340,11 +340,7 @@ def _is_bare_amount(quantity: Term, bare: Term) -> bool:
         return False
     if bare.head == "relation":
         value = _unwrapped(bare)
-        return (
-            value is not None and _is_bare_amount(quantity, value[1])
-            if value and value[1].unit is None
-            else (value is not None and _same(quantity, value[1]))
-        )
+        return value is not None and (_is_bare_amount if value[1].unit is None else _same)(quantity, value[1])
     if unit.dimensions == (("percent", 1),) and _same(_times(amount, unit.size / 100), bare):
         return True
     if unit == _DEGREE and _mentions_pi(bare) and _same(_radians(quantity), bare):
@@ -368,9 +364,20 @@ def _times(amount: Term, size: Fraction) -> Term:
 
 # Relations and sets
 
-_Span = tuple[Term | None, bool, Term | None, bool]
-"""An interval: its lower end (None: unbounded), whether it belongs to it, and the same of the upper end."""
 
+class _Span(NamedTuple):
+    """An interval: its ends (None: unbounded), and whether each belongs to it."""
+
+    low: Term | None
+    has_low: bool
+    high: Term | None
+    has_high: bool
+
+
+_Set = tuple[str, list[_Span]]
+"""The variable of a set of numbers (or nothing), and its intervals."""
+
+_ALL_NUMBERS = _Span(None, False, None, False)
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -588,103 +595,83 @@ def _same_sets(a: Term, b: Term) -> bool:
     if set_a[0] and set_b[0] and set_a[0] != set_b[0]:
         return False
     ordered_a, ordered_b = _ordered(set_a[1]), _ordered(set_b[1])
-    if ordered_a is None or ordered_b is None:
-        return False
-    return all(map(_same_span, ordered_a, ordered_b))
+    return ordered_a is not None and ordered_b is not None and all(map(_same_span, ordered_a, ordered_b))
 
 
 def _same_span(a: _Span, b: _Span) -> bool:
-    if (a[0] is None) != (b[0] is None) or (a[2] is None) != (b[2] is None) or a[1] != b[1] or a[3] != b[3]:
-        return False
-    return all(x is None or y is None or _same(x, y) for x, y in ((a[0], b[0]), (a[2], b[2])))
+    ends = ((a.low, b.low), (a.high, b.high))
+    closed = (a.has_low, a.has_high) == (b.has_low, b.has_high)
+    return closed and all(x is y if x is None or y is None else _same(x, y) for x, y in ends)
 
 
 def _ordered(spans: Sequence[_Span]) -> list[_Span] | None:
-    keys = []
-    for low, _, high, _ in spans:
-        sizes = [None if end is None else approximate(end) for end in (low, high)]
-        if (low is not None and sizes[0] is None) or (high is not None and sizes[1] is None):
+    ends = []
+    for span in spans:
+        least = float("-inf") if span.low is None else approximate(span.low)
+        most = float("inf") if span.high is None else approximate(span.high)
+        if least is None or most is None:
             return list(spans) if len(spans) == 1 else None
-        keys.append(
-            (sizes[0] if sizes[0] is not None else float("-inf"), sizes[1] if sizes[1] is not None else float("inf"))
-        )
-    return [spans[index] for index in sorted(range(len(spans)), key=lambda index: keys[index])]
+        ends.append((least, most))
+    return [span for _, span in sorted(zip(ends, spans, strict=True), key=lambda placed: placed[0])]
 
 
-def _spans(term: Term) -> tuple[str, list[_Span]] | None:
+def _spans(term: Term) -> _Set | None:
     """Return the variable (or nothing) and the intervals of a set of numbers; None if a term is no such set."""
     if term.head == "relation":
         return _relation_spans(term)
-    if term.head == "list" and term.text != "or" and all(part.text == "!=" for part in term.parts):
-        return _spans_without(term.parts)
-    if term.head == "list":
-        found = [_spans(part) for part in term.parts]
-        if any(each is None for each in found):
-            return None
-        sets = [each for each in found if each is not None]
-        if len({name for name, _ in sets if name}) > 1 or not any(name for name, _ in sets):
-            return None
-        name = next(name for name, _ in sets if name)
-        spans = [span for _, spans in sets for span in spans]
-        if term.text == "or":
-            return name, spans
-        return _intersected(name, [spans for _, spans in sets])
     if term.head == "interval" or (term.head == "tuple" and len(term.parts) == 2 and not term.text):
         low, high = (None if _is_unbounded(part) else part for part in term.parts)
-        brackets = term.text or "()"
-        return "", [(low, brackets[0] == "[" and low is not None, high, brackets[1] == "]" and high is not None)]
+        has_low, has_high = term.text.startswith("["), term.text.endswith("]")
+        return "", [_Span(low, has_low and low is not None, high, has_high and high is not None)]
     if term.head == "set":
-        return "", [(part, True, part, True) for part in term.parts]
+        return "", [_Span(part, True, part, True) for part in term.parts]
     if term.head == "symbol" and term.text == "\\mathbb R":
-        return "", [(None, False, None, False)]
-    if term.head == "set_operation":
-        return _operation_spans(term)
-    return None
+        return "", [_ALL_NUMBERS]
+    return _joined_spans(term) if term.head in ("list", "set_operation") else None
 
 
-def _spans_without(relations: Sequence[Term]) -> tuple[str, list[_Span]] | None:
-    """Return all numbers but those of `x != 1, x != 2`; None if they are about several variables."""
-    found = [_relation_spans(relation) for relation in relations]
-    names = {each[0] for each in found if each is not None}
-    if None in found or len(names) != 1:
+def _joined_spans(term: Term) -> _Set | None:
+    """Return the numbers of sets that are listed or joined."""
+    found = [_spans(part) for part in term.parts]
+    sets = [each for each in found if each is not None]
+    names = {name for name, _ in sets if name}
+    if len(sets) < len(found) or (term.head == "list" and len(names) != 1):
         return None
-    points = [each[1][0][2] for each in found if each is not None]
-    taken = Term("set", tuple(point for point in points if point is not None))
-    spans = _operation_spans(Term("set_operation", (Term("symbol", text="\\mathbb R"), taken), text="without"))
-    return None if spans is None else (names.pop(), spans[1])
-
-
-def _operation_spans(term: Term) -> tuple[str, list[_Span]] | None:
-    sets = [_spans(part) for part in term.parts]
-    if any(each is None for each in sets):
+    name = names.pop() if term.head == "list" else ""
+    parts = [spans for _, spans in sets]
+    if term.text in ("union", "or"):
+        return name, [span for spans in parts for span in spans]
+    if term.text == "without":
+        spans = _complement(parts[1]) if parts[0] == [_ALL_NUMBERS] else None
+    elif term.head != "list":
         return None
-    parts = [each[1] for each in sets if each is not None]
-    if term.text == "union":
-        return "", [span for spans in parts for span in spans]
-    if term.text == "without" and parts[0] == [(None, False, None, False)]:
-        taken = _ordered(parts[1])
-        if taken is None:
-            return None
-        ends: list[tuple[Term | None, bool]] = [(None, True)]
-        for low, has_low, high, has_high in taken:
-            ends += [(low, has_low), (high, has_high)]
-        ends.append((None, True))
-        gaps = zip(ends[::2], ends[1::2], strict=True)
-        if any(end is None for end, _ in ends[2:-2]):
-            return None
-        return "", [
-            (low, not has_low, high, not has_high)
-            for place, ((low, has_low), (high, has_high)) in enumerate(gaps)
-            if (low is not None or place == 0) and (high is not None or place == len(taken))
-        ]
-    return None
+    elif all(part.text == "!=" for part in term.parts):
+        spans = _complement([_Span(below.high, True, below.high, True) for below, _ in parts])
+    else:
+        spans = _intersected(parts)
+    return None if spans is None else (name, spans)
+
+
+def _complement(spans: Sequence[_Span]) -> list[_Span] | None:
+    """Return all numbers but those of some intervals; None if the order of the intervals is not known."""
+    taken = _ordered(spans)
+    if not taken or any(span.low is None for span in taken[1:]) or any(span.high is None for span in taken[:-1]):
+        return None
+    gaps = []
+    low: Term | None = None
+    has_low = False
+    for span in taken:
+        if span.low is not None:
+            gaps.append(_Span(low, has_low, span.low, not span.has_low))
+        low, has_low = span.high, not span.has_high
+    return gaps if low is None else [*gaps, _Span(low, has_low, None, False)]
 
 
 def _is_unbounded(term: Term) -> bool:
     return (term.parts[0] if term.head == "negate" else term).text == "\\infty"
 
 
-def _relation_spans(term: Term) -> tuple[str, list[_Span]] | None:
+def _relation_spans(term: Term) -> _Set | None:
     signs, parts = _oriented(term)
     if len(parts) != len(signs) + 1:
         return None
@@ -694,27 +681,26 @@ def _relation_spans(term: Term) -> tuple[str, list[_Span]] | None:
     names = [index for index, part in enumerate(parts) if part.head == "symbol" and _is_name(part)]
     if len(names) != 1 or any(symbols(part) for index, part in enumerate(parts) if index != names[0]):
         return None
-    name, at = parts[names[0]].text, names[0]
+    at = names[0]
+    name, other = parts[at].text, parts[1 - at]
     if signs == ["!="]:
-        other = parts[1 - at]
-        return name, [(None, False, other, False), (other, False, None, False)]
+        return name, [_Span(None, False, other, False), _Span(other, False, None, False)]
     if signs == ["="]:
-        return name, [(parts[1 - at], True, parts[1 - at], True)]
+        return name, [_Span(other, True, other, True)]
     if len(signs) > 2 or not set(signs) <= {"<", "<="} or (len(signs) == 2 and at != 1):
         return None
-    low: tuple[Term | None, bool] = (None, False) if at == 0 else (parts[at - 1], signs[at - 1] == "<=")
-    high: tuple[Term | None, bool] = (None, False) if at == len(signs) else (parts[at + 1], signs[at] == "<=")
-    ends = [None if end is not None and _is_unbounded(end) else end for end in (low[0], high[0])]
-    return name, [(ends[0], low[1], ends[1], high[1])]
+    low, high = (
+        None if beside is None or _is_unbounded(beside) else beside
+        for beside in (None if at == 0 else parts[at - 1], None if at == len(signs) else parts[at + 1])
+    )
+    return name, [_Span(low, at > 0 and signs[at - 1] == "<=", high, at < len(signs) and signs[at] == "<=")]
 
 
-def _intersected(name: str, sets: Sequence[list[_Span]]) -> tuple[str, list[_Span]] | None:
+def _intersected(sets: Sequence[list[_Span]]) -> list[_Span] | None:
     """Intersect half-lines: one that begins and one that ends."""
     spans = [spans[0] for spans in sets if len(spans) == 1]
-    if len(spans) != 2 or len(sets) != 2:
+    lower = [span for span in spans if span.high is None and span.low is not None]
+    upper = [span for span in spans if span.low is None and span.high is not None]
+    if len(sets) != 2 or len(lower) != 1 or len(upper) != 1:
         return None
-    lower = [span for span in spans if span[2] is None and span[0] is not None]
-    upper = [span for span in spans if span[0] is None and span[2] is not None]
-    if len(lower) != 1 or len(upper) != 1:
-        return None
-    return name, [(lower[0][0], lower[0][1], upper[0][2], upper[0][3])]
+    return [_Span(lower[0].low, lower[0].has_low, upper[0].high, upper[0].has_high)]

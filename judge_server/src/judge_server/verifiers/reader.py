@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from judge_server.verifiers import units
-from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token
-from judge_server.verifiers.unit_reader import END, read_unit, read_unit_fraction
-from judge_server.verifiers.units import Unit
+from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token, with_digits
+from judge_server.verifiers.units import END, Unit, read_unit, read_unit_fraction
 
 MAX_DEPTH = 40
 """How deep brackets, fractions and powers of an answer may nest."""
@@ -70,18 +69,7 @@ FUNCTIONS = ELEMENTARY | frozenset(
 )
 _WRITTEN_FUNCTIONS = FUNCTIONS | {"sqrt", "abs"}
 _SYMBOL_COMMANDS = frozenset(
-    rf"\{name}"
-    for name in [
-        *GREEK,
-        "infty",
-        "emptyset",
-        "ell",
-        "hbar",
-        "Re",
-        "Im",
-        "top",
-        "bot",
-    ]
+    rf"\{name}" for name in [*GREEK, "infty", "emptyset", "ell", "hbar", "Re", "Im", "top", "bot"]
 )
 _GREEK_WORDS = frozenset(name[1:] for name in _SYMBOL_COMMANDS if len(name) > 3)
 _ACCENTS = frozenset(
@@ -100,6 +88,11 @@ _ACCENTS = frozenset(
         r"\mathscr",
     ]
 )
+_DOLLARS = {"A": "AUD", "AUD": "AUD", "C": "CAD", "CAD": "CAD", "US": "USD", "USD": "USD"}
+_CURRENCY_WORDS = frozenset([*_DOLLARS, "EUR", "GBP", "JPY", "INR", "Rs", "RMB", "CNY"])
+_NO_FACTORS = frozenset(["no", "on", "am", "pm", "or", "is", "if", "to", "by", "of", "in", "at", "ad", "bc", "up"])
+"""Words of two letters that are no product of two variables."""
+
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
 _REPEATING = re.compile(
     r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*+(?:\{\s*+)?(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
@@ -353,11 +346,10 @@ class _Parser:
         return term
 
     def _quantity(self) -> Term:
-        negative = False
-        before = self._currency_ahead()
-        if before is not None:
-            negative = self._accept("-") or (self._accept("+") and False)
-            unit = self._currency()
+        signed = self._peek().text in ("-", "+")
+        if (currency := self._currency_at(self._at + signed)) is not None:
+            negative = self._peek().text == "-"
+            self._at, unit = currency
             negative ^= self._accept("-")
             amount = self._product()
             if (short := self._short_scale()) is not None:
@@ -407,49 +399,21 @@ class _Parser:
         kept = unit.things[: len(unit.things) - len(divisor.things)]
         return replace(unit, things=(*kept, *("per " + thing for thing in divisor.things)))
 
-    def _currency_ahead(self) -> Unit | None:
-        ahead = 1 if self._peek().text in ("-", "+") else 0
-        token = self._peek(ahead)
+    def _currency_at(self, at: int) -> tuple[int, Unit] | None:
+        """Return where a currency ends that begins at a token, and its unit; None if none does."""
+        token, after = self._peek(at - self._at), self._peek(at + 1 - self._at)
         if token.text in units.CURRENCIES:
-            return units.CURRENCIES[token.text]
-        after = self._peek(ahead + 1)
-        if token.kind == "word" and token.text in (
-            "USD",
-            "EUR",
-            "GBP",
-            "JPY",
-            "INR",
-            "Rs",
-            "RMB",
-            "CNY",
-            "US",
-            "CAD",
-            "AUD",
-            "A",
-            "C",
-        ):
-            if after.text in units.CURRENCIES and not after.spaced:
-                return units.CURRENCIES[after.text]
-            if len(token.text) > 1 and token.text != "US" and (after.kind == "number" or after.text == "."):
-                return units.unit(token.text, glued=False)
+            return at + 1, units.CURRENCIES[token.text]
+        if token.kind != "word" or token.text not in _CURRENCY_WORDS:
+            return None
+        if after.text in units.CURRENCIES and not after.spaced:
+            if after.text != CURRENCY_SIGN or not (dollars := units.unit_of(_DOLLARS.get(token.text, ""), glued=False)):
+                raise NotRead
+            return at + 2, dollars
+        if len(token.text) > 1 and token.text != "US" and (after.kind == "number" or after.text == "."):
+            unit = units.unit_of(token.text, glued=False)
+            return None if unit is None else (at + 1 + (after.text == "."), unit)
         return None
-
-    def _currency(self) -> Unit:
-        token = self._next()
-        if token.text in units.CURRENCIES:
-            return units.CURRENCIES[token.text]
-        if self._peek().text == CURRENCY_SIGN:
-            self._at += 1
-            other = {"A": "AUD", "AUD": "AUD", "C": "CAD", "CAD": "CAD", "US": "USD", "USD": "USD"}.get(token.text)
-            found = units.unit(other, glued=False) if other else None
-        elif self._peek().text in units.CURRENCIES:
-            raise NotRead
-        else:
-            found = units.unit(token.text, glued=False)
-            self._accept(".")
-        if found is None:
-            raise NotRead
-        return found
 
     def _short_scale(self) -> Fraction | None:
         """Consume a letter that scales an amount of money."""
@@ -691,18 +655,8 @@ class _Parser:
         """Read digits to a base, as in `4210_5`: they are that and nothing else."""
         self._at += 1
         base = self._subscript()
-        words = {
-            "two": "2",
-            "three": "3",
-            "four": "4",
-            "five": "5",
-            "six": "6",
-            "seven": "7",
-            "eight": "8",
-            "nine": "9",
-        }
-        words |= {"ten": "10", "twelve": "12", "sixteen": "16"}
-        return Term("sequence", (number_term(digits.text),), text="base " + words.get(base, base))
+        written = with_digits(base)
+        return Term("sequence", (number_term(digits.text),), text="base " + written)
 
     def _subscript(self) -> str:
         """Read a subscript as it is written."""
@@ -765,28 +719,7 @@ class _Parser:
         alone = self._at == 1 and (after is END or after.kind == "word" or after.text in (",", ";"))
         if len(text) > 2 and (alone or token.spaced or (after.kind == "word" and after.spaced)):
             raise NotRead
-        if (
-            len(text) == 2
-            and text[1:].islower()
-            and text.casefold()
-            in (
-                "no",
-                "on",
-                "am",
-                "pm",
-                "or",
-                "is",
-                "if",
-                "to",
-                "by",
-                "of",
-                "in",
-                "at",
-                "ad",
-                "bc",
-                "up",
-            )
-        ):
+        if len(text) == 2 and text[1:].islower() and text.casefold() in _NO_FACTORS:
             raise NotRead
         if after.kind == "number" and not after.spaced:
             raise NotRead

@@ -1,10 +1,16 @@
 """The words that may follow a number: units with their sizes, things that are counted, and words that scale it.
 
-A word that is in none of these tables is no unit, so `5 hundredths` or `5 PM` is never taken for 5.
+A word that is in none of these tables is no unit, so `5 hundredths` or `5 PM` is never taken for 5. Units are read in
+the tokens of an answer: `km/h`, `m s^{-2}`, `square feet`, `eggs per day`, `degrees Celsius`. Each function returns a
+unit and where it ends; what may follow a unit is decided by the reader of the answer.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from judge_server.verifiers.notation import Token
 
 Dimensions = tuple[tuple[str, int], ...]
 
@@ -35,10 +41,14 @@ class Unit:
         return Unit(kept, size, self.things + other.things, self.needed or other.needed)
 
 
-PERCENT = Unit((("percent", 1),))
+def _base(name: str) -> Unit:
+    return Unit(((name, 1),))
+
+
+PERCENT = _base("percent")
 PER_MILLE = Unit((("percent", 1),), Fraction(1, 10), needed=True)
 BASIS_POINT = Unit((("percent", 1),), Fraction(1, 100), needed=True)
-DEGREE = Unit((("degree", 1),))
+DEGREE = _base("degree")
 
 
 def _words_in(text: str) -> list[str]:
@@ -127,11 +137,11 @@ CURRENCIES = {
     "₹": _EXACT["INR"],
     "₽": _EXACT["RUB"],
     "₩": _EXACT["KRW"],
-    "₺": Unit((("TRY", 1),)),
-    "₴": Unit((("UAH", 1),)),
-    "₫": Unit((("VND", 1),)),
-    "฿": Unit((("THB", 1),)),
-    "₪": Unit((("ILS", 1),)),
+    "₺": _base("TRY"),
+    "₴": _base("UAH"),
+    "₫": _base("VND"),
+    "฿": _base("THB"),
+    "₪": _base("ILS"),
 }
 """Signs of currencies."""
 
@@ -251,7 +261,7 @@ def scale(word: str) -> Fraction | None:
     return SCALES.get(word.casefold()) or (SCALES.get(singular(word)) if len(word) > 3 else None)
 
 
-def unit(word: str, *, glued: bool) -> Unit | None:
+def unit_of(word: str, *, glued: bool) -> Unit | None:
     """Return what a word counts; None if it is in no table.
 
     Args:
@@ -271,7 +281,135 @@ def unit(word: str, *, glued: bool) -> Unit | None:
 
 def may_follow(word: str, following: str) -> bool:
     """Whether two units may stand side by side, as in `N m` or `chicken eggs`; an amount of money follows none."""
-    after = unit(following, glued=False)
+    after = unit_of(following, glued=False)
     if after is None or any(base.isupper() and len(base) == 3 for base, _ in after.dimensions):
         return after is None
     return (word in _EXACT) == (following in _EXACT)
+
+
+END = Token("end", "")
+"""What follows the last token."""
+
+
+def read_unit_fraction(tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
+    r"""Read `\frac{km}{h}`."""
+    found: list[Unit] = []
+    at += 1
+    for _ in range(2):
+        if at >= len(tokens) or tokens[at].text != "{":
+            return None, at
+        unit, at = read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+        if unit is None or at >= len(tokens) or tokens[at].text != "}":
+            return None, at
+        found.append(unit)
+        at += 1
+    return found[0].times(found[1], -1), at
+
+
+def read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool) -> tuple[Unit | None, int]:
+    """Read a product and quotient of units, as in `km/h`, `square feet` or `eggs per day`."""
+    unit: Unit | None = None
+    power = 1
+    for _ in range(6):
+        factor, after = _read_unit_factor(tokens, at, glued=glued and unit is None, unsure_allowed=unsure_allowed)
+        if factor is None:
+            return (unit, at) if power == 1 and unit is not None and not _joins(tokens, at - 1) else (None, at)
+        unit = Unit().times(factor, power) if unit is None else unit.times(factor, power)
+        if power < 0 and factor.things:
+            unit = replace(
+                unit, things=(*unit.things[: -len(factor.things)], *("per " + thing for thing in factor.things))
+            )
+        at = after
+        token = tokens[at] if at < len(tokens) else END
+        following = tokens[at + 1] if at + 1 < len(tokens) else END
+        power = 1
+        if token.text in ("/", "per", "a", "an", "each", "every") and (
+            token.text == "/" or token.spaced | token.upright
+        ):
+            power, at = -1, at + 1
+        elif (token.text in ("\\cdot", "*", "\\times") and following.kind == "word") or (
+            token.text == "of" and following.kind == "word"
+        ):
+            at += 1
+        elif token.kind != "word" or not may_follow(tokens[at - 1].text, token.text):
+            return unit, at
+    return unit, at
+
+
+def _joins(tokens: Sequence[Token], at: int) -> bool:
+    return tokens[at].text in ("/", "per", "a", "an", "each", "every", "\\cdot", "*", "\\times", "of")
+
+
+_PHRASES = {
+    **dict.fromkeys(["basis point", "basis points"], BASIS_POINT),
+    **dict.fromkeys(["percent", "pct", "percentage", "per cent"], PERCENT),
+    **dict.fromkeys(["per mille", "per mil"], PER_MILLE),
+    **dict.fromkeys(["percent point", "percent points", "pct point", "pct points"], _base("percentage point")),
+    **dict.fromkeys(["percentage point", "percentage points"], _base("percentage point")),
+    **dict.fromkeys(["celsius", "degrees celsius"], _base("°C")),
+    **dict.fromkeys(["fahrenheit", "degrees fahrenheit"], _base("°F")),
+    **dict.fromkeys(["nautical mile", "nautical miles"], _base("nautical")),
+    **dict.fromkeys(["light year", "light years"], _base("light")),
+}
+"""Units of one or two words whose parts are no units of their own, in lower case."""
+
+
+def _read_unit_factor(
+    tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool
+) -> tuple[Unit | None, int]:
+    def word(index: int) -> str:
+        return tokens[index].text if index < len(tokens) and tokens[index].kind == "word" else ""
+
+    if at < len(tokens) and tokens[at].text == "°":
+        if word(at + 1) in ("C", "F") and not tokens[at + 1].spaced:
+            return _base("°" + word(at + 1)), at + 2
+        return DEGREE, at + 1
+    if at < len(tokens) and tokens[at].text in CURRENCIES:
+        return CURRENCIES[tokens[at].text], at + 1
+    phrase = (word(at).casefold(), word(at + 1).casefold())
+    for words in (" ".join(phrase), phrase[0]):
+        if words in _PHRASES:
+            return _PHRASES[words], at + len(words.split())
+    ohm = (["k", "\\Omega"], 2, 1000) if word(at) == "k" else (["\\Omega"], 1, 1)
+    if [token.text for token in tokens[at : at + ohm[1]]] == ohm[0]:
+        return replace(_EXACT["ohm"], size=Fraction(ohm[2])), at + ohm[1]
+    if (
+        at < len(tokens)
+        and tokens[at].text == "\\mu"
+        and word(at + 1)
+        and (not tokens[at + 1].spaced or at + 2 == len(tokens))
+    ):
+        micro = unit_of("u" + word(at + 1), glued=False)
+        return (None, at) if micro is None else _with_exponent(micro, tokens, at + 2)
+    exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)
+    if exponent:
+        skip = 2 if phrase[0] in ("sq", "cu") and at + 1 < len(tokens) and tokens[at + 1].text == "." else 1
+        measured = unit_of(word(at + skip), glued=False)
+        if measured is not None and measured.dimensions:
+            return Unit().times(measured, exponent), at + skip + 1
+        if phrase[0] != "square":
+            return None, at
+    found = unit_of(word(at), glued=glued) if word(at) else None
+    if found is None or (found.needed and glued and not unsure_allowed and found not in (BASIS_POINT,)):
+        return None, at
+    return _with_exponent(found, tokens, at + 1)
+
+
+def _with_exponent(found: Unit, tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
+    """Apply an exponent that is written after a unit."""
+    rest = [token.text for token in tokens[at : at + 5]]
+    if rest[:1] in (["squared"], ["cubed"]):
+        return Unit().times(found, 2 if rest[0] == "squared" else 3), at + 1
+    if rest[:1] != ["^"]:
+        return found, at
+    digits = rest[1:2]
+    length = 2
+    if digits == ["{"]:
+        digits, length = (
+            ([rest[2]], 4) if rest[3:4] == ["}"] else (["-" + rest[3]], 5) if rest[2:3] == ["-"] else ([""], 0)
+        )
+    elif digits == ["-"]:
+        digits, length = ["-" + "".join(rest[2:3])], 3
+    if digits and re.fullmatch(r"-?[1-4]", digits[0], re.ASCII):
+        return Unit(needed=found.needed).times(found, int(digits[0])), at + length
+    return None, at

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
-from math import comb, gcd, lcm
+from math import comb, factorial, gcd, lcm
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
@@ -91,11 +91,16 @@ def is_scalar(term: Term) -> bool:
 
 def rational(term: Term) -> Fraction | None:
     """Return the value of a term without variables if it is rational by its form; None otherwise."""
-    try:
-        value = _value(term, _Point())
-    except (Undefined, ArithmeticError, ValueError):
-        return None
+    value = _computed(term, _Point())
     return value if isinstance(value, Fraction) else None
+
+
+def _computed(term: Term, point: "_Point") -> Number | None:
+    """Return the value of a term at a point; None if it has none there, or none within the limits."""
+    try:
+        return _value(term, point)
+    except (Undefined, ArithmeticError, ValueError, TypeError):
+        return None
 
 
 def equal_scalars(a: Term, b: Term) -> bool:
@@ -118,38 +123,24 @@ def equal_scalars(a: Term, b: Term) -> bool:
 
 def ratio_is_constant(a: Term, b: Term, *, positive: bool) -> bool:
     """Whether a / b has one value, other than 0, for all values of the variables; above 0 if `positive`."""
-    first: tuple[Term, Term] | None = None
+    first: tuple[Number, Number] | None = None
     agreed = 0
-    names = symbols(a) | symbols(b)
     for choose in _points(a, b):
-        try:
-            x, y = (_value(term, _Point(choose=choose)) for term in (a, b))
-        except (Undefined, ArithmeticError, ValueError, TypeError):
+        with mpmath.workprec(256):
+            x, y = (_computed(term, _Point(choose=choose)) for term in (a, b))
+        if x is None or y is None:
             continue
-        if not isinstance(x, Fraction) or not isinstance(y, Fraction):
-            x, y = _with_precision(a, b, choose) or (None, None)
-            if x is None:
-                continue
         if not x or not y:
             if bool(x) != bool(y):
                 return False
             continue
         if positive and not (_is_real(x) and _is_real(y) and x / y > 0):
             return False
-        if first is None:
-            first = (x, y)
-        elif not _close(x * first[1], first[0] * y):
+        first = first or (x, y)
+        if not _close(x * first[1], first[0] * y):
             return False
         agreed += 1
-    return agreed >= (3 if names else 1)
-
-
-def _with_precision(a: Term, b: Term, choose: Callable[[str], Fraction]) -> tuple[Number, Number] | None:
-    with mpmath.workprec(256):
-        try:
-            return _value(a, _Point(choose=choose)), _value(b, _Point(choose=choose))
-        except (Undefined, ArithmeticError, ValueError, TypeError):
-            return None
+    return agreed >= (3 if symbols(a) | symbols(b) else 1)
 
 
 def _close(x: Number, y: Number) -> bool:
@@ -177,14 +168,12 @@ def _points(a: Term, b: Term) -> Iterator[Callable[[str], Fraction]]:
 
 def _equal_at(a: Term, b: Term, point: Callable[[], _Point]) -> bool | None:
     """Whether two terms are equal at one point; None if one of them has no value there that can be compared."""
-    x = y = None
     bits = 128
     while True:
         places = (point(), point())
         with mpmath.workprec(bits):
-            try:
-                x, y = (_value(term, place) for term, place in zip((a, b), places, strict=True))
-            except (Undefined, ArithmeticError, ValueError, TypeError):
+            x, y = (_computed(term, place) for term, place in zip((a, b), places, strict=True))
+            if x is None or y is None:
                 return None
             if isinstance(x, Fraction) and isinstance(y, Fraction):
                 return x == y
@@ -388,10 +377,7 @@ def _factorial(value: Number) -> Number:
     if isinstance(value, Fraction) and value.denominator == 1:
         if not 0 <= value <= _MAX_FACTORIAL:
             raise Undefined
-        product = 1
-        for factor in range(2, value.numerator + 1):
-            product *= factor
-        return Fraction(product)
+        return Fraction(factorial(value.numerator))
     if abs(value) > _MAX_FACTORIAL:
         raise Undefined
     return mpmath.gamma(_mp(value) + 1)
@@ -467,17 +453,10 @@ def _stands_for(decimal: Term, exact: Term) -> bool:
         return False
     if (value := rational(exact)) is None:
         with mpmath.workprec(64 + 4 * (abs(decimal.places) + decimal.digits)):
-            try:
-                computed = _value(exact, _Point())
-            except (Undefined, ArithmeticError, ValueError, TypeError):
+            computed = _computed(exact, _Point())
+            if computed is None or not _is_real(computed) or abs(mpmath.re(computed)) > mpmath.ldexp(1, 4000):
                 return False
-            if not _is_real(computed):
-                return False
-            computed = mpmath.re(computed)
-            if abs(computed) > mpmath.ldexp(1, 4000):
-                return False
-            sign, mantissa, exponent, _ = computed._mpf_
-            value = Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
+            value = Fraction(*mpmath.libmp.to_rational(mpmath.re(computed)._mpf_))
     elif _ends(value):
         return False
     step = Fraction(1, 10) ** decimal.places
@@ -504,8 +483,8 @@ def _same_float(a: Term, b: Term) -> bool:
 def approximate(term: Term) -> float | None:
     """Return a value without variables as a float, to order values by; None if it is no real number."""
     with mpmath.workprec(80):
+        value = _computed(term, _Point())
         try:
-            value = _value(term, _Point())
-            return float(mpmath.re(_mp(value))) if _is_real(value) else None
-        except (Undefined, ArithmeticError, ValueError, TypeError):
+            return None if value is None or not _is_real(value) else float(mpmath.re(_mp(value)))
+        except OverflowError:
             return None
