@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
-from judge_server.models import MirrorPart, Model
+from judge_server.models import DownloadProgress, MirrorPart, Model
 
 CONTENT = b"GGUF" + random.Random(7).randbytes(299_996)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -176,7 +176,7 @@ def serving() -> Iterator[Site]:
 
 
 @dataclass
-class RecordedProgress:
+class RecordedProgress(DownloadProgress):
     """Progress that records every call."""
 
     stages: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy test machine may delay a healthy server's answer: only the pool's timeout counts."""
-    monkeypatch.setattr("judge_server.engines.openai.engine.READY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("judge_server.engines.openai.probe.READY_TIMEOUT_S", 60.0)
 
 
 async def all_are_in_flight_or_done(judging: Fleet, *holding: int) -> None:

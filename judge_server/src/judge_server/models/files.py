@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from judge_server.models.catalogue import CATALOGUE, HUB_SCHEME, CorruptModel, HubFile, Model, NotAModel
 
@@ -214,31 +213,20 @@ def check_installed(target: Model | HubFile | Path, path: Path) -> str:
     return file_sha256(path)
 
 
-class DownloadProgress(Protocol):
-    """Receives the progress of a download: a progress bar, a log, a test."""
+class DownloadProgress:
+    """Receives the progress of a download: a progress bar, a log, a test. This one ignores it."""
 
     def stage(self, text: str) -> None:
-        """Report that a new phase begins, for example which source is being read. `text` is for the user."""
+        """A new phase begins, for example which source is being read. `text` is for the user."""
 
     def note(self, text: str) -> None:
-        """Report something that does not end the download, for example why another source is being tried."""
+        """Something happened that does not end the download, for example why another source is being tried."""
 
     def advance(self, done: int, total: int | None) -> None:
-        """Report that `done` bytes of `total` are on disk, including resumed ones; `total` is None if unknown."""
+        """`done` bytes of `total` are on disk, including resumed ones; `total` is None if unknown."""
 
 
-class _Silent:
-    def stage(self, text: str) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def advance(self, done: int, total: int | None) -> None:
-        """Do nothing."""
-
-
-SILENT: DownloadProgress = _Silent()
+SILENT = DownloadProgress()
 
 
 def format_bytes(size: int) -> str:

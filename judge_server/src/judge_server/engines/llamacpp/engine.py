@@ -19,8 +19,9 @@ import json
 import logging
 import math
 import os
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import SplitResult
@@ -191,6 +192,15 @@ _STEADY_S = 60.0
 """A child that lived this long had a new cause of death: it is restarted after the shortest pause."""
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise `EngineUnavailable` if the child dies meanwhile."""
+    try:
+        yield
+    except _GONE as error:
+        raise EngineUnavailable(f"llama.cpp gave no answer: {error or type(error).__name__}") from error
+
+
 class LlamaCppOptions(UrlOptions):
     """The options of a `llamacpp://` URL."""
 
@@ -237,32 +247,24 @@ class LlamaCppEngine:
         weights = await asyncio.to_thread(locate_weights, self._model)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
-        if self._tokens is None:
-            return EngineIdentity(
-                model=weights.name,
-                weights_digest=weights.sha256,
-                engine=f"llama.cpp {build}",
-                chat_template_digest="in the weights",
-                decoding="typed questions",
-                context_tokens=self._context_tokens,
-                concurrent_batches=1,
-                capabilities=TYPED_QUESTIONS,
-            )
-        return EngineIdentity(
+        identity = EngineIdentity(
             model=weights.name,
             weights_digest=weights.sha256,
             engine=f"llama.cpp {build}",
-            chat_template_digest=hashlib.sha256(self._tokens.template.encode()).hexdigest(),
-            decoding=f"greedy, or sampled from the whole distribution; top {TOP_TOKENS}",
+            chat_template_digest="in the weights",
+            decoding="typed questions",
             context_tokens=self._context_tokens,
             concurrent_batches=1,
+            capabilities=TYPED_QUESTIONS,
+        )
+        if self._tokens is None:
+            return identity
+        return replace(
+            identity,
+            chat_template_digest=hashlib.sha256(self._tokens.template.encode()).hexdigest(),
+            decoding=f"greedy, or sampled from the whole distribution; top {TOP_TOKENS}",
             capabilities=Capabilities(
-                logprobs=True,
-                token_menus=True,
-                json_schema=True,
-                prompt_logprobs=False,
-                prefix_in_flight=False,
-                seeds=True,
+                logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=False
             ),
         )
 
@@ -287,11 +289,9 @@ class LlamaCppEngine:
         if self._decisions is not None:
             return await self._decisions.count_tokens(batch)
         tokens = self._loaded_tokens()
-        try:
+        with _answering():
             questions = [len(await tokens.question(c.question)) + await reserved_tokens(tokens, c) for c in batch.calls]
             return len(await tokens.prefix(batch)) + max(questions)
-        except _GONE as error:
-            raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
 
     async def prompt_tokens(self, batch: Batch, call: Call) -> list[int]:
         """Return the token ids of a call's prompt, with the chat template, up to the answer.
@@ -301,10 +301,8 @@ class LlamaCppEngine:
         if self._decisions is not None:
             raise EngineUnavailable("a decision model is asked typed questions and has no prompts to count")
         tokens = self._loaded_tokens()
-        try:
+        with _answering():
             return await tokens.prefix(batch) + await tokens.question(call.question)
-        except _GONE as error:
-            raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""

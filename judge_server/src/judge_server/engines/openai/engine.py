@@ -33,7 +33,7 @@ from judge_server.engines.openai.calls import (
     with_reasons,
 )
 from judge_server.engines.openai.completions import ChatCompletion, ModelList, TokenCounts, parse_body
-from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
+from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of, mixed_weights
 from judge_server.engines.openai.probe import (
     LEAST_TOKENS,
     NOT_YET,
@@ -41,6 +41,7 @@ from judge_server.engines.openai.probe import (
     Endpoint,
     TokenCounter,
     min_tokens,
+    models_answer,
     probe,
     refuses_limit,
 )
@@ -50,9 +51,6 @@ from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, 
 CONCURRENCY = 16
 CONSTRAINTS = ("response_format", "structured_outputs")
 """The options that constrain an answer."""
-
-READY_TIMEOUT_S = 2.0
-"""How long an endpoint may take to answer a readiness check."""
 
 
 class EndpointOptions(UrlOptions):
@@ -185,15 +183,14 @@ class OpenAIEngine:
     async def ready(self) -> bool:
         """Whether the server answers, and still lists the model if it lists any."""
         endpoint = self._endpoint
-        if endpoint is None:
+        answer = None if endpoint is None else await models_answer(self._http)
+        if endpoint is None or answer is None:
             return False
+        if not endpoint.models:
+            return answer.status not in NOT_YET
         try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                answer = await self._http.get(f"{self._http.base_url}/models")
-            if not endpoint.models:
-                return answer.status not in NOT_YET
             cards = ModelList.model_validate(parse_body(answer.body)).data
-        except (EndpointError, TimeoutError, ValueError):
+        except ValueError:
             return False
         return answer.ok and any(card.is_called(endpoint.dialect.model) for card in cards)
 
@@ -331,14 +328,7 @@ class Conversation:
         if completion.withheld:
             raise EndpointError(CallFailure("engine", completion.withheld, math.inf), 200)
         if completion.model != self._endpoint.answered_as:
-            raise EndpointError(
-                CallFailure(
-                    "engine",
-                    f"the endpoint answered as {completion.model!r}, but as {self._endpoint.answered_as!r} when the "
-                    "judge started; verdicts of different weights must not be mixed: restart the judge",
-                ),
-                200,
-            )
+            raise mixed_weights(completion.model, self._endpoint.answered_as)
         return completion, completion.tokens(
             most_prompt=max_prompt_tokens(body["messages"]), most_written=body[limit_field]
         )

@@ -99,6 +99,15 @@ class EndpointError(Exception):
         self.status = status
 
 
+def mixed_weights(answered: object, first: object) -> EndpointError:
+    """Return the error for an answer that names another model than the first one did."""
+    detail = (
+        f"the endpoint answered as {answered!r:.80}, but as {first!r:.80} when the judge started; verdicts of "
+        "different weights must not be mixed: restart the judge"
+    )
+    return EndpointError(CallFailure("engine", detail), HTTPStatus.OK)
+
+
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     """A complete HTTP answer."""

@@ -33,7 +33,7 @@ from judge_server.engines.openai.calls import (
     text_of,
 )
 from judge_server.engines.openai.completions import ChatCompletion, ModelCard, ModelList, parse_body, shape_error
-from judge_server.engines.openai.http import EndpointError, OpenAIHttp, encode
+from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, encode
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
 from judge_server.prompts.fencing import control_token_pattern
@@ -60,6 +60,9 @@ COUNTED_LOGPROBS = 5
 
 LEAST_TOKENS = (1, 2, 16, 64, 256, 1024)
 """Token limits to try where one token is refused. Some models think within the limit, and need room for it."""
+
+READY_TIMEOUT_S = 2.0
+"""How long an endpoint may take to answer a readiness check."""
 
 VOTE_TEMPERATURE = 0.7
 """The temperature to try where 0 is refused: one that votes are usually sampled at."""
@@ -126,12 +129,26 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
     try:
         return await _probe(http, model, context_tokens)
     except EndpointError as error:
-        remedy = "" if error.status else "; start the server, or correct the engine URL"
+        remedy = ""
         if error.status in (404, 405) and "model" not in error.failure.detail.lower():
             remedy = "; check that the engine URL ends where the OpenAI API begins, usually in /v1"
-        may_recover = error.status in NOT_YET or error.failure.kind == "overloaded"
-        refusal = EngineNotReady if may_recover else EngineStartError
-        raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{remedy}") from error
+        raise start_error(error, http.base_url, remedy) from error
+
+
+def start_error(error: EndpointError, url: str, remedy: str = "") -> EngineStartError:
+    """Return why the engine of an endpoint cannot start, and what to do; `EngineNotReady` if it may start later."""
+    remedy = remedy or ("" if error.status else "; start the server, or correct the engine URL")
+    may_recover = error.status in NOT_YET or error.failure.kind == "overloaded"
+    return (EngineNotReady if may_recover else EngineStartError)(f"{url} cannot judge: {error.failure.detail}{remedy}")
+
+
+async def models_answer(http: OpenAIHttp) -> HttpAnswer | None:
+    """Ask for the list of models, to see whether an endpoint answers; None if it does not."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            return await http.get(f"{http.base_url}/models")
+    except (EndpointError, TimeoutError):
+        return None
 
 
 async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:

@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from judge_server.engines.common import UrlOptions
 from judge_server.engines.openai.calls import ChatMessage
-from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, base_url_of
+from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of, mixed_weights
 from judge_server.engines.openai.probe import (
     DEFAULT_CONTEXT_TOKENS,
     TokenCounter,
@@ -27,6 +27,8 @@ from judge_server.engines.openai.probe import (
     find_control_tokens,
     find_counter,
     list_models,
+    models_answer,
+    start_error,
 )
 from judge_server.engines.systemone.questions import (
     WRITES_NOTHING,
@@ -40,14 +42,11 @@ from judge_server.engines.systemone.questions import (
     state_of,
     token_usage,
 )
-from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Option, Reply, TokenChoice
 from judge_server.prompts.fencing import break_tokens
 
 CONCURRENCY = 16
-READY_TIMEOUT_S = 2.0
-"""How long an endpoint may take to answer a readiness check."""
-
 MAX_QUESTIONS = 64
 """Questions in a request: the limit of vLLM."""
 
@@ -185,10 +184,7 @@ class DecisionClient:
         questions = [question for several in asked.values() for question in several]
         body = await self._post(batch, questions)
         if body.get("model") != self.answered_as:
-            raise self.http.make_error(
-                f"the endpoint answered as {body.get('model')!r:.80}, but as {self.answered_as!r:.80} when the judge "
-                "started; verdicts of different weights must not be mixed: restart the judge"
-            )
+            raise mixed_weights(body.get("model"), self.answered_as)
         answers: Mapping[str, Distribution | CallFailure] = read_answers(self._dialect, body, questions)
         outcomes = {index: reply_of(batch.calls[index], several, answers) for index, several in asked.items()}
         return _with_tokens(outcomes, token_usage(body))
@@ -340,10 +336,7 @@ class SystemOneEngine:
                 f"{self._url} answers no typed questions: {error.failure.detail}; serve a decision model there, or "
                 "judge with a chat model: openai+http://HOST:PORT/v1"
             )
-        may_recover = error.status in (None, 502, 503, 504) or error.failure.kind == "overloaded"
-        remedy = "" if error.status else "; start the server, or correct the engine URL"
-        refusal = EngineNotReady if may_recover else EngineStartError
-        return refusal(f"{self._url} cannot judge: {error.failure.detail}{remedy}")
+        return start_error(error, self._url)
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer the calls of a batch, in any order."""
@@ -363,12 +356,8 @@ class SystemOneEngine:
 
     async def ready(self) -> bool:
         """Whether the server answers."""
-        if self._client is None:
-            return False
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                answer: HttpAnswer = await self._http.get(f"{self._http.base_url}/models")
-        except (EndpointError, TimeoutError):
+        answer = None if self._client is None else await models_answer(self._http)
+        if answer is None:
             return False
         return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or answer.status == HTTPStatus.NOT_IMPLEMENTED
 

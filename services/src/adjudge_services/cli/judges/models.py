@@ -45,7 +45,7 @@ _STYLES = {
 }
 
 
-class _Display:
+class _Display(DownloadProgress):
     """Progress of a download: a bar on a terminal; in a log a line per phase, and one per tenth, five seconds apart."""
 
     _SECONDS = 5.0
