@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
 from judge_server.engines.openai.calls import TEMPLATE_TOKENS
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.errors import EngineUnavailable
-from judge_server.judging.replies import read_yes_no
 from judge_server.ports import Call, CallFailure, Reasoning, Reply
 from tests.judge_server import openai_fixtures
 from tests.judge_server.misbehaving import TRIGGER
@@ -22,33 +22,24 @@ endpoint = openai_fixtures.endpoint
 KEY = "sk-only-for-tests"
 
 
-@pytest.mark.parametrize("name", ["html", "failing", "bare", "loading", "moved", "odd", "locked-later"])
-async def test_an_unusable_answer_is_an_engine_failure(endpoint: Endpoint, name: str) -> None:
-    assert (await endpoint.failure(name)).kind == "engine"
+SHAPE = "not a chat completion.*check the path of the engine URL"
+FAILURES = {
+    **dict.fromkeys(["html", "failing", "bare", "loading", "moved", "odd", "locked-later"], ("engine", "")),
+    **dict.fromkeys(["empty", "text", "null", "deep", "nan", "zipped"], ("engine", SHAPE)),
+    **dict.fromkeys(["all-zero", "above-one", "beyond-floats", "sum-above-one"], ("engine", "which is impossible")),
+    **dict.fromkeys(["impostor", "nameless"], ("engine", "answered as .*'judge-1' when the judge started")),
+    **dict.fromkeys(["long", "long-sglang", "large"], ("truncated_input", "")),
+    "reset": ("engine", "no answer from http"),
+    "half": ("engine", "received 26 of 52 bytes"),
+}
 
 
-@pytest.mark.parametrize("name", ["empty", "text", "null", "deep", "nan", "zipped"])
-async def test_json_of_another_shape_is_an_engine_failure_that_suggests_checking_the_url(
-    endpoint: Endpoint, name: str
-) -> None:
+@pytest.mark.parametrize("name", FAILURES)
+async def test_an_answer_that_cannot_be_used_is_a_failure_of_its_kind(endpoint: Endpoint, name: str) -> None:
+    kind, says = FAILURES[name]
     failure = await endpoint.failure(name)
-    assert failure.kind == "engine"
-    assert "not a chat completion" in failure.detail
-    assert "check the path of the engine URL" in failure.detail
-
-
-@pytest.mark.parametrize("name", ["all-zero", "above-one", "beyond-floats", "sum-above-one"])
-async def test_impossible_log_probabilities_are_an_engine_failure(endpoint: Endpoint, name: str) -> None:
-    failure = await endpoint.failure(name)
-    assert failure.kind == "engine"
-    assert "which is impossible" in failure.detail
-
-
-async def test_too_little_mass_on_the_choices_is_a_parse_failure(endpoint: Endpoint) -> None:
-    reply = await endpoint.reply("next-to-nothing", TRIGGER)
-    outcome = read_yes_no(YES_NO, reply)
-    assert isinstance(outcome, CallFailure)
-    assert outcome.kind == "parse"
+    assert failure.kind == kind
+    assert re.search(says, failure.detail)
 
 
 @pytest.mark.parametrize("name", ["counts-below-zero", "counts-too-many", "counts-in-words", "counts-nothing"])
@@ -60,13 +51,6 @@ async def test_impossible_token_counts_are_clipped_and_do_not_fail_the_call(endp
     assert 0 <= reply.tokens_computed + reply.tokens_reused <= most
     assert 0 <= reply.tokens_written <= 1
     assert not (await endpoint.reply(name, "Is it?")).counts_clipped
-
-
-@pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])
-async def test_a_broken_connection_is_an_engine_failure(endpoint: Endpoint, name: str, says: str) -> None:
-    failure = await endpoint.failure(name)
-    assert failure.kind == "engine"
-    assert says in failure.detail
 
 
 async def test_an_unreachable_server_is_an_engine_failure() -> None:
@@ -104,11 +88,6 @@ async def test_a_busy_server_is_overloaded_for_its_retry_time(
     assert (failure.kind, failure.retry_after_s) == ("overloaded", wait_s)
 
 
-@pytest.mark.parametrize("name", ["long", "long-sglang", "large"])
-async def test_a_prompt_that_the_server_refuses_as_too_long_is_truncated_input(endpoint: Endpoint, name: str) -> None:
-    assert (await endpoint.failure(name)).kind == "truncated_input"
-
-
 async def test_a_prompt_that_cannot_fit_is_not_sent(endpoint: Endpoint) -> None:
     outcome = await endpoint.only("good", "word " * 1000, context_tokens=30)
     assert isinstance(outcome, CallFailure)
@@ -125,22 +104,6 @@ async def test_a_refused_key_is_reported_but_never_shown(endpoint: Endpoint) -> 
     assert told.detail == "HTTP 500: cannot forward Bearer [the key]"
     asked = (await endpoint.server.seen(endpoint.tag))["asked"]
     assert {a["headers"].get("authorization") for a in asked} == {f"Bearer {KEY}"}
-
-
-@pytest.mark.parametrize("name", ["impostor", "nameless"])
-async def test_an_answer_from_another_model_is_refused(endpoint: Endpoint, name: str) -> None:
-    failure = await endpoint.failure(name)
-    assert failure.kind == "engine"
-    assert "answered as" in failure.detail
-    assert "'judge-1' when the judge started" in failure.detail
-
-
-async def test_a_failure_while_reasoning_fails_the_call(endpoint: Endpoint) -> None:
-    call = Call(TRIGGER, YES_NO, reasoning=Reasoning(8, "So?"))
-    outcome = await endpoint.only("failing", call)
-    assert isinstance(outcome, CallFailure)
-    later = await endpoint.only("failing", Call("Is it?", YES_NO, reasoning=Reasoning(8, TRIGGER)))
-    assert isinstance(later, CallFailure)
 
 
 async def test_a_failed_call_does_not_affect_the_others(endpoint: Endpoint) -> None:
@@ -166,16 +129,6 @@ async def test_closing_fails_calls_in_flight_and_all_later_ones(endpoint: Endpoi
     with pytest.raises(EngineUnavailable):
         await engine.count_tokens(batch("quick"))
     await endpoint.until("gone")
-
-
-async def test_an_engine_that_is_not_started_is_not_ready_and_gives_engine_failures() -> None:
-    engine = OpenAIEngine("http://127.0.0.1:1/v1")
-    assert not await engine.ready()
-    for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
-        assert isinstance(outcome, CallFailure)
-        assert outcome.kind == "engine"
-    assert await outcomes(engine, batch()) == []
-    await engine.close()
 
 
 async def test_the_engine_is_not_ready_while_the_server_lists_other_models_or_does_not_answer(

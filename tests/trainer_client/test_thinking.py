@@ -142,28 +142,28 @@ def test_an_unclosed_block_leaves_no_answer(opening: str) -> None:
     assert (split.thinking, split.answer_start) == ("Hm, 4. Or is", len(text))
 
 
-def test_a_text_without_tags_is_all_answer_with_its_whitespace() -> None:
-    assert astuple(split_thinking("\n Let me think: 4.")) == ("", 0, 0, 0)
-
-
-def test_the_answer_follows_the_last_closing_tag() -> None:
-    assert answer("<think>a</think>It is 3.<think>b</think>It is 4.") == "It is 4."
-    assert answer("<think>a <thinking>b</thinking> c</think> d") == "d"
-    assert split_thinking("<think>a</think> b <think>c</think> d").thinking == "a</think> b <think>c"
-
-
-def test_a_truncated_second_block_after_the_answer_leaves_no_answer() -> None:
-    text = "<think>a</think> It is 4. <think>Wait"
-    assert split_thinking(text).answer_start == len(text)
-
-
-def test_text_before_the_block_is_not_thinking() -> None:
-    assert astuple(split_thinking("Sure! <think>\nHm.\n</think> 4")) == ("Hm.", 27, 14, 0)
-
-
-def test_an_empty_block_is_neither_thinking_nor_part_of_the_answer() -> None:
-    assert split_thinking("<think>\n\n</think>\n\n4").thinking == ""
-    assert answer("<think>\n\n</think>\n\n4") == "4"
+@pytest.mark.parametrize(
+    ("text", "thinking", "answer_"),
+    [
+        ("\n Let me think: 4.", "", "\n Let me think: 4."),
+        ("<think>a</think>It is 3.<think>b</think>It is 4.", "a</think>It is 3.<think>b", "It is 4."),
+        ("<think>a <thinking>b</thinking> c</think> d", "a <thinking>b</thinking> c", "d"),
+        ("<think>a</think> It is 4. <think>Wait", "a</think> It is 4. <think>Wait", ""),
+        ("Sure! <think>\nHm.\n</think> 4", "Hm.", "4"),
+        ("<think>\n\n</think>\n\n4", "", "4"),
+        ("<think>\n```python\nprint(4)\n</think>\nIt is 4.", "```python\nprint(4)", "It is 4."),
+        ("<think>call `f`</think>4", "call `f`", "4"),
+        ('<think>so "4"</think>4', 'so "4"', "4"),
+        ("<think>x</think>`4`", "x", "`4`"),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.",
+            "Hm.",
+            "It is 4.",
+        ),
+    ],
+)
+def test_the_answer_follows_the_last_closing_tag(text: str, thinking: str, answer_: str) -> None:
+    assert (split_thinking(text).thinking, answer(text)) == (thinking, answer_)
 
 
 @pytest.mark.parametrize("quotes", QUOTES)
@@ -173,23 +173,9 @@ def test_a_quoted_tag_is_ordinary_text(quotes: str) -> None:
     assert answer(f"<think>Tags?</think>{spoken}") == spoken
 
 
-@pytest.mark.parametrize("text", ["<think>call `f`</think>4", '<think>so "4"</think>4', "<think>x</think>`4`"])
-def test_a_quotation_mark_on_one_side_does_not_quote_a_tag(text: str) -> None:
-    assert answer(text) in ("4", "`4`")
-
-
-def test_a_code_fence_does_not_protect_a_tag() -> None:
-    assert answer("<think>\n```python\nprint(4)\n</think>\nIt is 4.") == "It is 4."
-
-
 @pytest.mark.parametrize("text", ["<Think>a</Think>b", "< think>a</ think>b", "[think]a[/think]b", "</thinks>b"])
 def test_text_that_only_resembles_a_tag_is_ignored(text: str) -> None:
     assert split_thinking(text).answer_start == 0
-
-
-def test_the_channels_of_a_gpt_oss_response_are_separated() -> None:
-    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
-    assert (split_thinking(text).thinking, answer(text)) == ("Hm.", "It is 4.")
 
 
 @pytest.mark.parametrize(
