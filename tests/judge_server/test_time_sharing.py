@@ -15,9 +15,7 @@ from judge_server.auth.keys import ANONYMOUS, identity_context
 from judge_server.errors import NotReady, TooLarge
 from judge_server.time_sharing import (
     BACKGROUND_SHARE,
-    FIRST_SLICES,
     LONG_WORK_TIMEOUT_S,
-    MAX_BUSY_ITERATIONS,
     LongWorkThread,
     Projects,
     TimeSlicer,
@@ -86,32 +84,6 @@ async def test_waiting_for_something_else_is_no_slice(monkeypatch: pytest.Monkey
     await due
 
 
-async def test_the_first_slices_of_a_request_overtake_long_work_without_starving_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
-    monkeypatch.setattr("judge_server.time_sharing.IDLE_ITERATION_S", 0.0)  # as if other work filled each iteration
-    order: list[str] = []
-
-    async def work(name: str, slices: int) -> None:
-        slicer = TimeSlicer()
-        for _ in range(slices):
-            await slicer.yield_if_due()
-            order.append(name)
-
-    long = asyncio.create_task(work("long", 1000))
-    while order.count("long") < FIRST_SLICES:  # noqa: ASYNC110 - the test counts iterations of the event loop
-        await asyncio.sleep(0)
-    order.clear()
-    await work("short", FIRST_SLICES)
-    assert order.count("long") <= 1
-    order.clear()
-    crowd = [asyncio.create_task(work("short", FIRST_SLICES)) for _ in range(20)]
-    await asyncio.gather(*crowd)
-    assert order.count("long") >= 20 * FIRST_SLICES // (MAX_BUSY_ITERATIONS + 1)
-    long.cancel()
-
-
 async def test_projects_take_turns_so_that_many_requests_of_one_do_not_delay_those_of_another() -> None:
     order: list[str] = []
 
@@ -125,7 +97,7 @@ async def test_projects_take_turns_so_that_many_requests_of_one_do_not_delay_tho
     await asyncio.sleep(0)
     alone = asyncio.create_task(long_work("alone", 5))
     await alone
-    assert len(order) <= 13  # every other slice is its own, and it joined after at most three
+    assert len(order) <= 18  # every third slice is its own, and it joined after at most three
     for task in crowd:
         task.cancel()
 
@@ -163,11 +135,11 @@ async def test_the_thread_rests_after_its_work_while_other_projects_have_request
     loop = asyncio.get_running_loop()
     wait = loop.call_later
 
-    def call_later(delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+    def call_later(delay: float, callback: Callable[..., None], *args: object) -> asyncio.Handle:
         if delay >= LONG_WORK_TIMEOUT_S:
-            return wait(delay, callback)
+            return wait(delay, callback, *args)
         pauses.append(delay)
-        return loop.call_soon(callback)
+        return loop.call_soon(callback, *args)
 
     def compute() -> None:
         until = time.thread_time() + 0.01

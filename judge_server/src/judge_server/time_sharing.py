@@ -1,11 +1,9 @@
 """Long work that leaves requests room: slices on the event loop, one thread, and throttled background threads.
 
 Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
-dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
-after a few. Threads that compute share the interpreter lock with the event loop, which would wait for each of them in
-turn. So one computes at a time, and rests in between while other projects have requests. Projects take turns at both,
-so that the long requests of one project do not delay those of another. The first slices of any work come before those
-of work that is longer, so that a request of ordinary size does not wait behind one of thousands of responses.
+dozens of iterations. So one slice runs at a time. Threads that compute share the interpreter lock with the event loop,
+which would wait for each of them in turn. So one computes at a time, and rests in between while other projects have
+requests. Projects take turns at both (`Turns`), so that the long requests of one project do not delay those of another.
 
 The threads of the ledger work for all requests. Beside two threads that compute, the event loop gets a third of the
 interpreter, so everything on it takes three times as long. A throttled thread sleeps after each millisecond of work.
@@ -18,8 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -32,16 +29,6 @@ T = TypeVar("T")
 
 SLICE_S = 0.001
 """Seconds of work on the event loop before it yields to other tasks."""
-
-IDLE_ITERATION_S = 0.0001
-"""An iteration of the event loop that takes less had no other work."""
-
-MAX_BUSY_ITERATIONS = 8
-"""After so many iterations with other work, a slice runs nevertheless."""
-
-FIRST_SLICES = 8
-"""So many slices of each piece of work wait only for each other, and not for iterations without other work."""
-
 
 _RECENT_S = 1.0
 """A project has requests if the last one came within so many seconds."""
@@ -79,15 +66,13 @@ class TimeSlicer:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
         self._began = time.perf_counter()
-        self._first_left = FIRST_SLICES
         _of_loop().projects.note()
 
     async def yield_if_due(self) -> None:
         """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
         if time.perf_counter() - self._began < SLICE_S:
             return
-        await _of_loop().slices.wait(first=self._first_left > 0)
-        self._first_left -= 1
+        await next_slice()
         if self._loop.time() >= self._deadline:
             raise NotReady(
                 "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
@@ -103,7 +88,12 @@ class TimeSlicer:
 
 async def next_slice() -> None:
     """Wait until this task may run another slice, one iteration of the event loop later at the earliest."""
-    await _of_loop().slices.wait()
+    slices = _of_loop().slices
+    await slices.acquire()
+    try:
+        await asyncio.sleep(0)
+    finally:
+        slices.release()
 
 
 async def run_in_thread(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -122,71 +112,39 @@ async def run_inline_or_in_thread(large: bool, make: Callable[P, T], *args: P.ar
     return await run_in_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
 
 
-class _Waiting:
-    """Tasks that wait for their turn. Projects take turns; the tasks of a project go in order."""
+class Turns:
+    """One task at a time. Projects take turns; the tasks of a project go in order."""
 
     def __init__(self) -> None:
-        self._by_project: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._taken = False
 
-    def __bool__(self) -> bool:
-        return bool(self._by_project)
+    async def acquire(self) -> None:
+        """Wait until it is the current task's turn, which lasts until `release`."""
+        if not self._taken:
+            self._taken = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(current_identity().project_id, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.release()
+            raise
 
-    def add(self) -> "asyncio.Future[None]":
-        """Add the current task; the future is done when its turn has come."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._by_project.setdefault(current_identity().project_id, deque()).append(future)
-        return future
-
-    def release_next(self) -> bool:
-        """Give the next task its turn; False if no task waits."""
-        while self._by_project:
-            project = next(iter(self._by_project))
-            waiting = self._by_project.pop(project)
-            future = waiting.popleft()
+    def release(self) -> None:
+        """End the turn, and begin that of the next task."""
+        while self._waiting:
+            project = next(iter(self._waiting))
+            waiting = self._waiting.pop(project)
+            turn = waiting.popleft()
             if waiting:
-                self._by_project[project] = waiting  # behind all other projects
-            if not future.done():
-                future.set_result(None)
-                return True
-        return False
-
-
-class _Slices:
-    """Runs one slice per iteration of the event loop: first slices at once, later ones after other work.
-
-    A later slice waits for an iteration without other work, for `MAX_BUSY_ITERATIONS` at most, whatever first slices
-    wait meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._first = _Waiting()
-        self._later = _Waiting()
-        self._scheduled = False
-        self._iteration_began = 0.0
-        self._busy_iterations = 0
-
-    async def wait(self, *, first: bool = False) -> None:
-        future = (self._first if first else self._later).add()
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._release)
-        await future
-
-    def _release(self) -> None:
-        """Release the next task, if it need not wait for other work. A slice counts as work, too."""
-        now = time.perf_counter()
-        is_idle = now - self._iteration_began < IDLE_ITERATION_S
-        self._iteration_began = now
-        self._busy_iterations += 1
-        is_later_due = self._busy_iterations > MAX_BUSY_ITERATIONS
-        released = not is_later_due and self._first.release_next()
-        if not released and (is_idle or is_later_due):
-            self._busy_iterations = 0
-            if not self._later.release_next():
-                self._first.release_next()
-        self._scheduled = bool(self._first) or bool(self._later)
-        if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._release)
+                self._waiting[project] = waiting  # behind all other projects
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
 
 
 class Projects:
@@ -220,8 +178,7 @@ class LongWorkThread:
     def __init__(self, projects: Projects, timeout_s: float = LONG_WORK_TIMEOUT_S) -> None:
         self._projects = projects
         self._timeout_s = timeout_s
-        self._waiting = _Waiting()
-        self._busy = False
+        self._turns = Turns()
         self._executor = ThreadPoolExecutor(1, "adjudge-long-work")
 
     async def run(self, make: Callable[[], T]) -> T:
@@ -230,60 +187,34 @@ class LongWorkThread:
         Raises:
             TooLarge: the function took too long, and was given up.
         """
-        if self._busy:
-            turn = self._waiting.add()
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._release()
-                raise
-        self._busy = True
-        loop, project, executor = asyncio.get_running_loop(), current_identity().project_id, self._executor
-        outcome: asyncio.Future[T] = loop.create_future()
+        await self._turns.acquire()
+        return await asyncio.shield(asyncio.create_task(self._run(make)))  # a turn lasts as long as the function runs
 
-        def end(finished: Future[T], worked_s: float) -> None:
-            if executor is not self._executor:
-                return
-            overdue.cancel()
-            if not outcome.done():
-                if (error := finished.exception()) is not None:
-                    outcome.set_exception(error)
-                else:
-                    outcome.set_result(finished.result())
-            self._rest(project, worked_s)
+    async def _run(self, make: Callable[[], T]) -> T:
+        loop, worked_s = asyncio.get_running_loop(), 0.0
 
-        def give_up() -> None:
-            self._executor = ThreadPoolExecutor(1, "adjudge-long-work")
-            executor.shutdown(wait=False)
-            if not outcome.done():
-                outcome.set_exception(
-                    TooLarge(f"the texts take more than {self._timeout_s:g} s to read; send shorter ones")
-                )
-            self._release()
-
-        def work() -> None:
-            finished: Future[T] = Future()
+        def work() -> T:
+            nonlocal worked_s
             began = time.thread_time()
             try:
-                finished.set_result(make())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the function was called
-                finished.set_exception(error)
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(end, finished, time.thread_time() - began)
+                return make()
+            finally:
+                worked_s = time.thread_time() - began
 
-        overdue = loop.call_later(self._timeout_s, give_up)
-        executor.submit(contextvars.copy_context().run, work)
-        return await outcome
-
-    def _rest(self, project: str, worked_s: float) -> None:
-        if worked_s >= SLICE_S and self._projects.has_others(project):
-            asyncio.get_running_loop().call_later(_rest_s(worked_s, LONG_WORK_SHARE), self._release)
-        else:
-            self._release()
-
-    def _release(self) -> None:
-        self._busy = self._waiting.release_next()
+        running = loop.run_in_executor(self._executor, contextvars.copy_context().run, work)
+        try:
+            done, _ = await asyncio.wait({running}, timeout=self._timeout_s)
+            if done:
+                return running.result()
+            running.cancel()
+            self._executor.shutdown(wait=False)
+            self._executor = ThreadPoolExecutor(1, "adjudge-long-work")
+            raise TooLarge(f"the texts take more than {self._timeout_s:g} s to read; send shorter ones")
+        finally:
+            if worked_s >= SLICE_S and self._projects.has_others(current_identity().project_id):
+                loop.call_later(_rest_s(worked_s, LONG_WORK_SHARE), self._turns.release)
+            else:
+                self._turns.release()
 
 
 class _OfLoop:
@@ -291,7 +222,7 @@ class _OfLoop:
 
     def __init__(self) -> None:
         self.projects = Projects()
-        self.slices = _Slices()
+        self.slices = Turns()
         self.thread = LongWorkThread(self.projects)
 
 
