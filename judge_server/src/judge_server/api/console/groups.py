@@ -302,7 +302,7 @@ def heat_of(group: Group) -> dict[int, ResponseHeat]:
         steps = [
             HeatStep(
                 step, start, end, deltas[number].get(step), advantages.get(number, {}).get(step),
-                _style(coloured[number].get(step, 0.0), largest),
+                shade(coloured[number].get(step, 0.0), largest),
             )
             for step, start, end in own
         ]  # fmt: skip
@@ -378,7 +378,8 @@ def _step_advantages(
     }
 
 
-def _style(value: float, largest: float) -> str:
+def shade(value: float, largest: float) -> str:
+    """The style of a value: the class of its colour, of which the largest value has the darkest."""
     if not value:
         return "z"
     level = max(1, round(LEVELS * abs(value) / largest))

@@ -17,8 +17,9 @@ from starlette.responses import Response
 
 from judge_server.api.auth import project_of
 from judge_server.api.console.forms import Form, text_parameter
+from judge_server.api.console.groups import HeatStep, Segment, segments, shade
 from judge_server.api.console.rendering import Console, PageRouter, address
-from judge_server.api.console.responses import Explanation, RecordedReward, explain, outcome_of
+from judge_server.api.console.responses import Explanation, RecordedReward, TextPart, explain, outcome_of
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.requests import refuse_unusable_patterns
@@ -29,7 +30,7 @@ from judge_server.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
 from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.rewards import ResponseFacts
-from trainer_client.steps import has_format
+from trainer_client.steps import WHOLE_RESPONSE, has_format
 from trainer_client.text.thinking import judged_content, opened_by
 from trainer_client.wire import (
     DEFAULT_JUDGE,
@@ -41,7 +42,6 @@ from trainer_client.wire import (
     RewardMode,
     RewardRequest,
     RewardSummary,
-    Verdict,
     as_response,
     groups,
 )
@@ -274,23 +274,6 @@ def _on_lines(value: Any, literal: Callable[[Any], str], level: int = 0) -> str:
     return f"{begin}{margin}    " + f",{margin}    ".join(parts) + f"{margin}{end}"
 
 
-_LEVELS = 5
-
-
-class StepText(NamedTuple):
-    """A part of a response: the text of a step, or text outside steps, whose number is None.
-
-    `level` is the step's delta as a colour, from -5 to 5; None without a delta. `criteria` are those whose verdict is
-    attributed to the step.
-    """
-
-    text: str
-    number: int | None = None
-    delta: float | None = None
-    level: int | None = None
-    criteria: tuple[str, ...] = ()
-
-
 class JudgedResponse(NamedTuple):
     """A response of the playground, judged: its place in the request, its answer, its text in parts, and why.
 
@@ -299,23 +282,9 @@ class JudgedResponse(NamedTuple):
 
     number: int
     answer: ResponseReward
-    parts: tuple[StepText, ...]
+    parts: list[Segment]
     explanation: Explanation
     messages: str | None = None
-
-    @property
-    def verdicts(self) -> Sequence[Verdict]:
-        """The verdicts, in the order of the rubric."""
-        return self.answer.verdicts
-
-    @property
-    def whole_delta(self) -> float | None:
-        """The delta of the criteria that are attributed to the whole response; None if there are none."""
-        return next((step.delta for step in self.answer.steps if step.number == 0), None)
-
-    def has_step(self, number: int | None) -> bool:
-        """Whether the text shows a step with this number."""
-        return any(part.number == number for part in self.parts if part.number is not None)
 
 
 def judged_responses(
@@ -338,26 +307,16 @@ def judged_responses(
     return shown
 
 
-def _parts(response: groups.Response, judged: str, answer: ResponseReward) -> tuple[StepText, ...]:
+def _parts(response: groups.Response, judged: str, answer: ResponseReward) -> list[Segment]:
     """The text, divided at the steps; spans are those of a text as sent, or of the judged text of messages."""
     text = response.text if isinstance(response.text, str) else judged
-    parts: list[StepText] = []
-    at = 0
-    for step in sorted((one for one in answer.steps if one.number > 0), key=lambda one: one.start):
-        if step.start > at:
-            parts.append(StepText(text[at : step.start]))
-        named = tuple([verdict.criterion for verdict in answer.verdicts if verdict.step == step.number])
-        parts.append(StepText(text[step.start : step.end], step.number, step.delta, _level(step.delta), named))
-        at = step.end
-    return (*parts, StepText(text[at:])) if text[at:] else tuple(parts)
-
-
-def _level(delta: float | None) -> int | None:
-    if delta is None:
-        return None
-    size = min(1.0, abs(delta))
-    level = max(1, round(size * _LEVELS)) if size else 0
-    return level if delta > 0 else -level
+    steps = []
+    for one in answer.steps:
+        if one.number != WHOLE_RESPONSE:
+            delta = one.delta or 0.0
+            style = shade(delta, max(1.0, abs(delta)))
+            steps.append(HeatStep(one.number, one.start, one.end, one.delta, None, style))
+    return segments(TextPart("", text), steps)
 
 
 log = logging.getLogger("adjudge")
