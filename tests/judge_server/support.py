@@ -166,3 +166,22 @@ class GatedEngine(ScriptedEngine):
         """Let this many calls through."""
         for _ in range(calls):
             self.gate.release()
+
+
+def http_scope(path: str, *, method: str = "POST", **headers: str) -> dict[str, Any]:
+    """The ASGI scope of a request, for tests that play its server; `_` in the names of headers stands for `-`."""
+    named = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }

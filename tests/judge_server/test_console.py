@@ -96,9 +96,15 @@ async def judged(http: httpx2.AsyncClient, run: str = "r", steps: int = 3) -> di
     return found
 
 
-async def test_the_page_of_an_empty_ledger_shows_the_next_command(recorded: httpx2.AsyncClient) -> None:
-    answer = await recorded.get("/console", follow_redirects=True)
-    assert "examples/quickstart.py" in checked(answer)
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [("", "examples/quickstart.py"), ("/labels", "examples/quickstart.py"), ("/rubrics", "adjudge rubrics publish")],
+)
+async def test_a_page_without_contents_shows_the_next_command(
+    recorded: httpx2.AsyncClient, path: str, command: str
+) -> None:
+    answer = await recorded.get(f"/console{path}", follow_redirects=True)
+    assert command in checked(answer)
 
 
 async def test_a_service_without_a_ledger_says_so_on_the_page(store: RubricStore, tmp_path: Path) -> None:

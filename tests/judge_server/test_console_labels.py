@@ -13,6 +13,7 @@ from rubric_store.ledger.rows import VerdictKey
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import request
 from tests.judge_server.test_console import HOSTILE, checked, judged, keyed, links, page
+from tests.judge_server.test_console_rubrics import token_of
 from tests.judge_server.test_http_ledger import post, recorded, verdicts
 
 __all__ = ["keyed", "recorded"]
@@ -44,10 +45,6 @@ async def group_page(http: httpx2.AsyncClient, run: str = "r") -> tuple[str, str
     listed = await page(http, "responses", run=run)
     href = links(listed, "group")[0].partition("#")[0]
     return href, checked(await http.get(href))
-
-
-async def test_without_verdicts_the_page_shows_how_to_get_some(recorded: httpx2.AsyncClient) -> None:
-    assert "examples/quickstart.py" in await page(recorded, "labels")
 
 
 async def test_a_verdict_is_labelled_where_it_is_shown(recorded: httpx2.AsyncClient) -> None:
@@ -266,16 +263,9 @@ async def test_labels_of_another_project_cannot_be_seen_or_changed(keyed: KeyedS
         await label(http, form, "yes")
         assert (await http.get("/v1/labels?run=r")).text != ""
     async with keyed.client(mine) as http:
-        token = forms_token(await page(http, "labels"))
+        token = token_of(await page(http, "labels"))
         assert (await label(http, form | {"token": token}, "no")).status_code == 404
         assert (await http.get("/v1/labels?run=r")).text == ""
         assert (await http.get("/console/labels.jsonl?run=r")).text == ""
         assert (await http.get("/console/labels/queue?run=r")).status_code == 404
         assert "?run=r" not in await page(http, "labels")
-
-
-def forms_token(text: str) -> str:
-    """The token that HTMX sends from a page."""
-    found = re.search(r'"X-Form-Token":"([^"]+)"', text)
-    assert found is not None
-    return found[1]

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from judge_server.api import Service, create_app
-from judge_server.api.console.playground import PlaygroundForm, judged_responses, snippets
+from judge_server.api.console.playground import PlaygroundForm, snippets
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch
 from rubric_store import RubricStore, RubricTexts
@@ -22,7 +22,7 @@ from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, STEPPED
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded
 from tests.judge_server.test_console_rubrics import publish, refuse_the_first, token_of
-from trainer_client.wire import GroupRewards, RewardRequest
+from trainer_client.wire import RewardRequest
 from trainer_client.wire.tenants import Limits
 
 __all__ = ["keyed", "recorded"]
@@ -79,7 +79,7 @@ async def test_a_published_rubric_can_be_picked_and_steps_are_coloured(recorded:
     assert '<option value="primes">' in form
     text = checked(await ask(recorded, STEPPED, rubric="primes@1", rubric_text="", mode="stepwise", on_failure="skip"))
     results = text.partition('id="results"')[2]
-    steps = re.findall(r'<span class="step (?:plus p\d|minus n\d|s0)" id="step-1-(\d)">([^<]*)</span>', results)
+    steps = re.findall(r'<span class="step (?:[pn]\d|z)" id="step-1-(\d)">([^<]*)</span>', results)
     assert [number for number, _ in steps] == ["1", "2"]
     assert "".join(html.unescape(part) for _, part in steps).replace("\n", "") in STEPPED.replace("\n", "")
     linked = set(re.findall(r'href="#verdict-1-(\w+)"', results))
@@ -187,13 +187,8 @@ class Browser:
             self.page += message.get("body", b"").decode()
             self._grown.set()
 
-        headers = {"host": "localhost", "content-type": "application/x-www-form-urlencoded", "cookie": cookie}
-        scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-            "method": "POST", "scheme": "http", "path": "/console/playground", "raw_path": b"/console/playground",
-            "root_path": "", "query_string": b"", "server": ("localhost", 80), "client": ("127.0.0.1", 1),
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }  # fmt: skip
+        kind = "application/x-www-form-urlencoded"
+        scope = support.http_scope("/console/playground", content_type=kind, cookie=cookie)
         await self._app(scope, receive, send)
 
     async def sees(self, text: str) -> None:
@@ -291,24 +286,3 @@ def test_a_pasted_conversation_is_strict_json() -> None:
     twice = '[{"role": "user", "content": "a", "content": "b"}]'
     request = PlaygroundForm(prompt="p", responses=[twice], rubric="r").request(RubricTexts())
     assert request.groups[0].responses == (twice,)
-
-
-def test_the_parts_of_a_response_join_to_its_text() -> None:
-    request = RewardRequest.model_validate(
-        {"rubric": "r", "reward": {"mode": "stepwise"}, "groups": [{"id": "g", "prompt": "p", "responses": [STEPPED]}]}
-    )
-    middle = STEPPED.index("### Step 2")
-    steps = [
-        {"number": 0, "start": 0, "end": len(STEPPED), "delta": 1.0},
-        {"number": 1, "start": 0, "end": middle - 1, "delta": -0.04},
-        {"number": 2, "start": middle, "end": len(STEPPED)},
-    ]
-    verdict = {"criterion": "a", "status": "ok", "score": 0.0, "step": 1}
-    response = {"reward": 0.0, "status": "scored", "verdicts": [verdict], "steps": steps}
-    (shown,) = judged_responses(request, GroupRewards.model_validate({"id": "g", "responses": [response]}), None)
-    assert "".join(part.text for part in shown.parts) == STEPPED
-    assert [(part.number, part.level, part.criteria) for part in shown.parts] == [
-        (1, -1, ("a",)),
-        (None, None, ()),
-        (2, None, ()),
-    ]

@@ -125,12 +125,6 @@ async def test_a_bad_request_is_refused_by_the_field_that_is_wrong(
     assert problem["detail"].startswith(f"{field or 'body'}: ")
 
 
-@pytest.mark.parametrize("weight", ["NaN", "Infinity", "-Infinity", "1e999"])
-async def test_a_weight_that_is_not_finite_is_refused(http: httpx2.AsyncClient, weight: str) -> None:
-    body = json.dumps(rubric({"id": "a", "weight": "W"})).replace('"W"', weight)
-    assert "finite" in fields(await refused(http, body))["rubric.criteria.0.weight"]
-
-
 @pytest.mark.parametrize(
     ("mode", "weights", "says"),
     [
@@ -156,16 +150,10 @@ async def test_an_unknown_rubric_or_version_is_refused_with_the_closest_match(ht
         problem = await refused(http, json.dumps(request(rubric=asked)), 404)
         assert problem["type"] == "urn:adjudge:unknown-rubric"
         assert f"Did you mean '{closest}'?" in problem["detail"]
+        assert checked_problem(await http.get(f"/v1/rubrics/{asked}"))["detail"] == problem["detail"]
     problem = await refused(http, json.dumps(request(rubric="sha256:" + "0" * 64)), 404)
     assert "There is no rubric" in problem["detail"]
     assert "name@3" in fields(await refused(http, json.dumps(request(rubric="No such name"))))["rubric"]
-
-
-@pytest.mark.parametrize("body", ["", "{", '{"groups": [}', "\x00", b"\xff\xfe{}", '{"run": "\\u12"}', "[" * 100_000])
-async def test_a_body_that_is_not_json_is_refused_without_a_field(http: httpx2.AsyncClient, body: str | bytes) -> None:
-    problem = await refused(http, body)
-    assert problem["type"] == "urn:adjudge:invalid-request"
-    assert all(not error["field"] for error in problem["errors"])
 
 
 @pytest.mark.parametrize(
@@ -270,8 +258,3 @@ async def test_a_nul_in_a_path_or_query_is_refused(http: httpx2.AsyncClient, pat
     answer = await http.get(path)
     assert answer.status_code == 422, answer.text
     assert "NUL" in checked_problem(answer)["detail"]
-
-
-async def test_a_number_with_too_many_digits_is_refused(http: httpx2.AsyncClient) -> None:
-    body = json.dumps(request(groups=a_group(tokens=7))).replace('"tokens": 7', '"tokens": 1' + "0" * 10_000)
-    await refused(http, body)

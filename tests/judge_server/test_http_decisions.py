@@ -1,6 +1,5 @@
 """`POST /v1/systemone`: any judge answers typed questions, and a failed question never has a probability."""
 
-import asyncio
 import json
 import math
 from collections.abc import AsyncIterator
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api import Service, create_app
 from judge_server.api.decisions import (
     ChoiceAnswer,
     ChoiceQuestion,
@@ -22,12 +20,11 @@ from judge_server.api.decisions import (
     level_answer,
 )
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.ledger import Recorder
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Reply
-from rubric_store import RubricStore, SQLLedger
+from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.test_http_bad_input import checked_problem
-from tests.judge_server.test_http_ledger import post, verdicts
+from tests.judge_server.test_http_ledger import post, recording, verdicts
 
 STATE = {"question": "Is 7 prime?", "response": "Yes: neither 2 nor 3 divides it.", "answer": "Yes."}
 QUESTIONS: dict[str, Any] = {
@@ -48,17 +45,11 @@ def script(batch: Batch, call: Call) -> Reply | CallFailure:
 @pytest.fixture
 async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service with a ledger."""
-    ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
-    recorder = Recorder(ledger, tmp_path / "spool")
     judges = {"default": await support.judge(ScriptedEngine()), "failing": await support.judge(ScriptedEngine(script))}
     blind = Capabilities(False, False, False, False, False)
     judges["blind"] = await support.judge(ScriptedEngine(capabilities=blind))
-    service = Service(rubrics=store, judges=judges, names=tuple(judges), recorder=recorder, ledger=ledger)
-    transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
+    async with recording(store, tmp_path, **judges) as http:
         yield http
-    await asyncio.to_thread(recorder.close)
-    await ledger.close()
     for judge in judges.values():
         await judge.close()
 

@@ -46,15 +46,6 @@ async def test_a_grade_is_the_mean_of_the_probabilities_of_the_grades(serve: Ser
         assert response.reward == verdict.score == pytest.approx(score)
 
 
-async def test_a_written_rating_that_was_not_offered_fails(serve: Serve) -> None:
-    for text, status in (("10", "failed"), ("7/10", "failed"), ("9", "ok"), ("Rating: 9/9", "ok")):
-        http = await serve(ScriptedEngine(lambda batch, call, text=text: Reply(text=text)))
-        answer = await rewards(http, request("Yes.", rubric=None, reward={"mode": "likert"}))
-        (verdict,) = answer.groups[0].responses[0].verdicts
-        assert (verdict.status, verdict.grade) == (status, 10.0 if status == "ok" else None)
-        assert verdict.failure is None or verdict.failure.kind == "parse"
-
-
 async def test_votes_on_a_rating_need_reasons_or_thoughts_to_sample(http: httpx2.AsyncClient) -> None:
     refused = await http.post(
         "/v1/rewards", json=request("Yes.", rubric=None, reward={"mode": "likert"}, judging={"votes": 3})
@@ -139,15 +130,6 @@ async def test_verdicts_have_reasons_only_on_request(
         assert all((verdict.step is not None) == (protocol == "stepwise") for verdict in response.verdicts)
 
 
-async def test_votes_are_reported_one_by_one_with_their_verdict(http: httpx2.AsyncClient) -> None:
-    answer = await rewards(http, request("Yes.", "No.", rubric=ONE, judging={"votes": 3, "rationale": True}))
-    assert answer.usage.judge_calls == 6
-    for response in answer.groups[0].responses:
-        (verdict,) = response.verdicts
-        assert len(verdict.votes) == 3
-        assert verdict.score == float(verdict.votes.count(1.0) >= 2)
-
-
 async def test_a_verdict_of_a_judge_without_probabilities_has_none(serve: Serve) -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return Reply(text="Yes.") if isinstance(call.answer, TokenChoice) else by_hash(batch, call)
@@ -155,42 +137,6 @@ async def test_a_verdict_of_a_judge_without_probabilities_has_none(serve: Serve)
     (response,) = (await rewards(await serve(ScriptedEngine(script)), request("x", rubric=ONE))).groups[0].responses
     (verdict,) = response.verdicts
     assert (verdict.score, verdict.probability, verdict.choice_mass) == (1.0, None, None)
-
-
-async def test_a_judge_that_always_says_yes_gives_every_response_the_same_reward(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(always(True)))
-    for mode in ("weighted_mean", "factual_override", "partial_credit"):
-        answer = await rewards(http, request("good", "bad", "x", reward={"mode": mode}))
-        assert {response.reward for response in answer.groups[0].responses} == {1.0}
-
-
-async def test_penalties_change_the_reward_and_the_unpenalised_reward_is_reported(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(always(True)))
-    responses = [
-        {"text": "short", "tokens": 1000, "stopped": True},
-        {"text": "long", "tokens": 4000, "stopped": True},
-        {"text": "cut", "tokens": 2000, "stopped": False},
-    ]
-    options = {"length_penalty": {}, "truncation_factor": 0.5}
-    answer = await rewards(http, request(rubric=ONE, reward=options, groups=groups(*responses)))
-    assert [r.reward for r in answer.groups[0].responses] == pytest.approx([1.1, 0.8, 0.5])
-    assert [r.unpenalised for r in answer.groups[0].responses] == [1.0, 1.0, 1.0]
-    plain = await rewards(http, request(rubric=ONE, groups=groups(*responses)))
-    assert [(r.reward, r.unpenalised) for r in plain.groups[0].responses] == [(1.0, None)] * 3
-
-
-async def test_a_missing_reward_stays_missing_under_penalties(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "no")))
-    responses = [{"text": "long", "tokens": 9000, "stopped": False}]
-    options = {
-        "length_penalty": {},
-        "truncation_factor": 0.5,
-        "overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 1},
-    }
-    (response,) = (
-        (await rewards(http, request(rubric=ONE, reward=options, groups=groups(*responses)))).groups[0].responses
-    )
-    assert (response.reward, response.unpenalised) == (None, None)
 
 
 async def test_a_grounding_is_shown_up_to_its_budget_and_the_omission_is_reported(serve: Serve) -> None:

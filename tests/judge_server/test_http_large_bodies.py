@@ -17,7 +17,7 @@ from judge_server.api.http import requests as request_reading
 from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
 from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
-from tests.judge_server.support import request
+from tests.judge_server.support import http_scope, request
 from tests.judge_server.test_http_bad_input import fields, refused
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire.base import MAX_ERRORS, NotStrictJsonError, strict_json
@@ -200,19 +200,7 @@ async def test_a_client_that_disconnects_before_its_body_is_complete_causes_no_e
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "scheme": "http",
-        "http_version": "1.1",
-        "headers": [(b"host", b"localhost"), (b"content-type", content_type.encode()), (b"cookie", b"adjudge_form=a")],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
+    scope = http_scope(path, content_type=content_type, cookie="adjudge_form=a")
     await transport.app(scope, receive, send)
     assert [message["status"] for message in sent if "status" in message] == [499]
     assert "failed" not in caplog.text

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder
+from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger
 from tests.judge_server import support
 from tests.judge_server.ledger.judged import some_fail
@@ -20,16 +22,16 @@ from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_http_bad_input import checked_problem
 
 
-@pytest.fixture
-async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service with a ledger, whose engine fails sometimes."""
-    ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
-    recorder = Recorder(ledger, tmp_path / "spool")
-    judge = await support.judge(ScriptedEngine(some_fail))
+@asynccontextmanager
+async def recording(store: RubricStore, folder: Path, **judges: Judge) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service with a ledger beside its rubrics, and with these judges."""
+    ledger = SQLLedger(f"sqlite+aiosqlite:///{folder / 'rubrics.db'}")
+    recorder = Recorder(ledger, folder / "spool")
     service = Service(
         rubrics=store,
         rubric_texts=RubricTexts(),
-        judges={"default": judge},
+        judges=dict(judges),
+        names=tuple(judges),
         recorder=recorder,
         ledger=ledger,
         labels=ledger,
@@ -39,6 +41,13 @@ async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.A
         yield http
     await asyncio.to_thread(recorder.close)
     await ledger.close()
+
+
+@pytest.fixture
+async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service with a ledger, whose engine fails sometimes."""
+    async with recording(store, tmp_path, default=await support.judge(ScriptedEngine(some_fail))) as http:
+        yield http
 
 
 async def post(http: httpx2.AsyncClient, body: dict[str, Any], path: str = "/v1/rewards", **options: Any) -> Any:
@@ -211,14 +220,16 @@ async def test_an_invalid_query_is_refused(recorded: httpx2.AsyncClient, params:
 async def test_an_unreachable_database_is_a_retryable_error(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object) -> None:
+    async def away(*_: object, **__: object) -> None:
         raise ConnectionError("nobody there")
 
-    for method in ("uses", "judged_run"):
+    for method in ("uses", "judged_run", "runs", "run"):
         monkeypatch.setattr(SQLLedger, method, away)
     for answer in (
         await recorded.get("/v1/verdicts", params={"run": "r"}),
         await recorded.post("/v1/rewards/recompute", json={"run": "r"}),
+        await recorded.get("/v1/runs"),
+        await recorded.get("/v1/runs/r"),
     ):
         problem = checked_problem(answer)
         assert (answer.status_code, problem["retryable"]) == (503, True)

@@ -112,21 +112,6 @@ async def test_a_program_with_a_step_reports_that_step_whether_satisfied_or_not(
     assert {v.step for response in answer.groups[0].responses for v in response.verdicts} == {None}
 
 
-async def test_step_spans_count_code_points_of_the_text_as_sent(http: httpx2.AsyncClient) -> None:
-    text = "𝔸 préface\n### Step 1: 数学\n𝔸\n### Step 2: b"
-    answer = await rewards(http, request(text, reward={"mode": "stepwise"}))
-    whole, one, two = answer.groups[0].responses[0].steps
-    assert text[whole.start : whole.end] == text
-    assert text[one.start : one.end] == "### Step 1: 数学\n𝔸\n"
-    assert text[two.start : two.end] == "### Step 2: b"
-
-
-async def test_binary_verdicts_have_no_steps(http: httpx2.AsyncClient) -> None:
-    response = (await rewards(http, request(STEPPED))).groups[0].responses[0]
-    assert response.steps == ()
-    assert {verdict.step for verdict in response.verdicts} == {None}
-
-
 async def test_a_verdict_carries_the_probability_and_mass_it_came_from(http: httpx2.AsyncClient) -> None:
     for verdict in (await rewards(http, request(*TEXTS))).groups[0].responses[0].verdicts:
         assert verdict.probability is not None
@@ -188,11 +173,3 @@ async def test_a_group_may_have_its_own_rubric_by_reference_or_inline(http: http
     assert {g.rubric for g in answer.groups[2:]} == {published["digest"]}
     pinned = [(r.name, r.version) for r in answer.rubrics]
     assert pinned == [(None, None), (None, None), ("math/primes", 1)]
-
-
-async def test_a_chat_prompt_and_everything_only_the_judge_sees_are_accepted(http: httpx2.AsyncClient) -> None:
-    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is 7 prime?"}]
-    seen = {"grounding": "7 is prime.", "reference_answer": "Yes: 7.", "ground_truth": "yes"}
-    group = {"id": "g", "prompt": prompt, "responses": ["Yes."]} | seen
-    answer = await rewards(http, request(groups=[group], reward={"mode": "stepwise"}))
-    assert answer.groups[0].responses[0].reward is not None

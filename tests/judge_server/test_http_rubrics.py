@@ -62,13 +62,6 @@ async def test_bad_content_is_refused_by_its_field_and_publishes_nothing(http: h
     assert (await http.get("/v1/rubrics/a")).status_code == 404
 
 
-async def test_an_unknown_reference_is_refused_with_the_closest_match(http: httpx2.AsyncClient) -> None:
-    await publish(http, "math/quadratics")
-    answer = await http.get("/v1/rubrics/math/quadratic")
-    assert answer.status_code == 404
-    assert "Did you mean 'math/quadratics'?" in checked_problem(answer)["detail"]
-
-
 @pytest.mark.parametrize("reference", ["a@0", "a@B", "sha256:12", "A", "a@1@2", "a" * 10_000])
 async def test_a_malformed_reference_is_refused_with_the_valid_forms(http: httpx2.AsyncClient, reference: str) -> None:
     answer = await http.get(f"/v1/rubrics/{reference}")

@@ -6,7 +6,6 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from rubric_store import SQLLedger
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_ledger import post, recorded
@@ -120,19 +119,6 @@ async def test_an_invalid_query_is_refused(recorded: httpx2.AsyncClient, path: s
     answer = await recorded.get(path, params=params)
     assert answer.status_code == 422
     assert checked_problem(answer)["errors"]
-
-
-async def test_an_unreachable_database_is_a_retryable_error(
-    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def away(*_: object, **__: object) -> None:
-        raise ConnectionError("nobody there")
-
-    for method in ("runs", "run"):
-        monkeypatch.setattr(SQLLedger, method, away)
-    for path in ("/v1/runs", "/v1/runs/r"):
-        answer = await recorded.get(path)
-        assert (answer.status_code, checked_problem(answer)["retryable"]) == (503, True)
 
 
 async def test_metrics_report_the_state_of_the_ledger(recorded: httpx2.AsyncClient) -> None:

@@ -158,3 +158,10 @@ async def test_the_openapi_document_is_built_off_the_event_loop(
     assert wrong.headers["Allow"] == "POST"
     assert len(made) == 2
     assert threading.current_thread() not in made
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/readyz?only=nothing"])
+async def test_health_routes_answer_head_like_get(http: httpx2.AsyncClient, path: str) -> None:
+    head, get = await http.head(path), await http.get(path)
+    assert head.status_code == get.status_code
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]

@@ -1,9 +1,9 @@
-"""Sizes: every route that takes a body, and every reader of text, with bodies and texts of 1 KB up to a limit.
+"""Sizes: every route that takes a body, with bodies of 1 KB up to a limit.
 
 By default the sizes are small and only answers are checked, since times on a shared machine are not reliable.
-Run by hand up to the limit, it prints the event loop's worst lag per route and the time of each reader:
+Run by hand up to the limit, it prints the event loop's worst lag per route:
 
-    ADJUDGE_SIZES=67108864 .venv/bin/python -m pytest -s -n 0 tests/judge_server/test_sizes.py
+    ADJUDGE_SIZES=67108864 .venv/bin/python -m pytest -s -n 0 tests/judge_server/test_http_sizes.py
 """
 
 import asyncio
@@ -11,27 +11,16 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from judge_server.judging.presentation import fit_grounding
-from judge_server.judging.tolerant_json import find_values
-from judge_server.prompts.fencing import neutralise
-from judge_server.verifiers.answers import stated_value
-from judge_server.verifiers.check import texts_equal
-from judge_server.verifiers.quantities import read_quantity
-from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import openapi
 from tests.judge_server.support import request
-from trainer_client.final_answer import extract_final_answer, final_answer_line
-from trainer_client.steps import has_format, split_steps
-from trainer_client.text.thinking import split_thinking
-from trainer_client.wire.base import MAX_ERRORS, NotStrictJsonError, strict_json
+from trainer_client.wire.base import MAX_ERRORS
 
 LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**13))
 SIZES = [size for size in (2**10, 2**13, 2**16, 2**20, 2**23, 2**26) if size <= LARGEST]
@@ -157,44 +146,3 @@ def checked(answer: httpx2.Response) -> None:
     if answer.status_code >= 400:
         assert len(answer.json().get("errors", ())) <= MAX_ERRORS
         assert len(answer.content) < 2**16
-
-
-def _strictly(text: str) -> None:
-    with suppress(NotStrictJsonError):
-        strict_json(text)
-
-
-READERS: dict[str, Callable[[str], object]] = {
-    "final answer": extract_final_answer,
-    "final answer's line": final_answer_line,
-    "steps": split_steps,
-    "format": has_format,
-    "thinking": split_thinking,
-    "neutralise": neutralise,
-    "grounding": lambda text: fit_grounding(text, len(text) - 1),
-    "quantity": read_quantity,
-    "told": lambda text: stated_value(text[:1000]),
-    "same": lambda text: texts_equal(text, text, case_sensitive=False),
-    "last block": last_block,
-    "tolerant JSON": lambda text: list(find_values(text)),
-    "strict JSON": _strictly,
-}
-
-
-@contextmanager
-def seconds(of: dict[tuple[str, str], float], key: tuple[str, str]) -> Iterator[None]:
-    """Record the CPU seconds that a block takes."""
-    began = time.process_time()
-    yield
-    of[key] = time.process_time() - began
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_a_text_of_any_size_is_read(reader: str) -> None:
-    took: dict[tuple[str, str], float] = {}
-    size = min(LARGEST, 2**22)
-    for name, unit in UNITS.items():
-        with seconds(took, (reader, name)):
-            READERS[reader](unit * (size // len(unit)))
-    (_, worst), most = max(took.items(), key=lambda one: one[1])
-    print(f"\n{reader}: {1000 * most:.0f} ms for {size:,} characters of {worst}", end="")

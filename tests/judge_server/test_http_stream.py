@@ -13,7 +13,7 @@ from judge_server.judging.results import Judged
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.judge import Judge
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import GatedEngine, request
+from tests.judge_server.support import GatedEngine, http_scope, request
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire import RewardEvent
 
@@ -84,17 +84,6 @@ async def test_an_invalid_request_gets_a_problem_instead_of_a_stream(
     assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
 
 
-async def test_a_full_queue_gives_a_429_instead_of_a_stream(serve: Serve) -> None:
-    engine = GatedEngine(concurrent_batches=1)
-    http = await serve(engine, queue_calls=2)
-    running = asyncio.create_task(http.post("/v1/rewards", json=body("x")))
-    await engine.busy()
-    refused = await http.post("/v1/rewards", json=body("y"), headers=NDJSON)
-    assert refused.status_code == 429
-    engine.release(2)
-    assert (await running).status_code == 200
-
-
 async def test_with_on_failure_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return CallFailure("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
@@ -132,21 +121,7 @@ async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[
     async def send(message: dict[str, Any]) -> None:
         pass
 
-    names = {"host": "adjudge.test", "content-type": "application/json", **headers}
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/rewards",
-        "raw_path": b"/v1/rewards",
-        "root_path": "",
-        "scheme": "http",
-        "query_string": b"",
-        "headers": [(k.lower().encode(), v.encode()) for k, v in names.items()],
-        "client": ("test", 1),
-        "server": ("test", 80),
-    }
+    scope = http_scope("/v1/rewards", content_type="application/json", **headers)
     call = asyncio.create_task(app(scope, receive, send))
     await engine.busy()
     hung_up.set()
@@ -161,7 +136,7 @@ async def test_a_disconnect_frees_the_queue_and_stops_further_engine_calls(
     engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=4)
     engine.release(judged_first)
-    await hang_up(http, body("x", "y"), headers, engine)
+    await hang_up(http, body("x", "y"), {name.lower(): value for name, value in headers.items()}, engine)
     began = len(engine.began)
     engine.release(100)
     await asyncio.sleep(0.02)

@@ -34,6 +34,8 @@ def says(problem: dict[str, Any]) -> str:
         (BODY + " {}", "Extra data"),
         (BODY + "\x00", "Extra data"),
         ("'" + BODY + "'", "not JSON"),
+        ("", ""),
+        ('{"run": "\\u12"}', "not JSON"),
         (BODY[:-1] + ",}", "not JSON"),
         ("// a comment\n" + BODY, "not JSON"),
         ('{"step": 1' + "0" * 5000 + "}", "too many digits"),
@@ -46,7 +48,7 @@ def says(problem: dict[str, Any]) -> str:
         (b'{"run": "\xff"}', "not UTF-8 at byte 9"),
         (b'{"run": "\xed\xa0\x80"}', "not UTF-8 at byte 9"),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 async def test_a_body_that_is_not_strict_json_is_refused_with_the_reason(
     http: httpx2.AsyncClient, body: str | bytes, said: str
@@ -107,6 +109,7 @@ async def test_a_number_that_is_not_finite_is_refused_with_the_path_of_its_field
         ("/v1/rubrics/a/versions", {"criteria": [criterion]}, "criteria.0.verification.schema.enum.0.a.1"),
         ("/v1/rubrics/a/versions", {"criteria": CRITERIA, "metadata": {"b": {"c": "N"}}}, "metadata.b.c"),
         ("/v1/rewards", request(deadline_s="N"), "deadline_s"),
+        ("/v1/rewards", request(rubric={"criteria": [CRITERIA[0] | {"weight": "N"}]}), "rubric.criteria.0.weight"),
     ):
         content = json.dumps(body).replace('"N"', number)
         answer = await http.post(path, content=content, headers={"Content-Type": "application/json"})

@@ -1,22 +1,12 @@
 """Projects, keys and audit logs are administered over HTTP, each with its scope, and every change is audited."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import KeyedService
 from trainer_client import AsyncClient, Forbidden, InvalidRequest, NotFound
-
-
-@pytest.fixture
-async def keyed(new_sqlite: NewSQLite, tmp_path: Path) -> AsyncIterator[KeyedService]:
-    new_sqlite(tmp_path / "rubrics.db")
-    service = await KeyedService.start(tmp_path)
-    yield service
-    await service.close()
 
 
 @pytest.fixture
