@@ -5,7 +5,7 @@ charts have a column for each bucket of steps. The numbers of each chart are als
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
@@ -450,18 +450,6 @@ class RunView:
         ]
         return Table(headings, tuple(rows))
 
-    @property
-    def tables(self) -> dict[str, Callable[[], Table]]:
-        """The numbers of each chart."""
-        return {
-            "reward": lambda: self.reward_table,
-            "histogram": lambda: self.histogram_table,
-            "criteria": lambda: self.criteria_table,
-            "failures": lambda: self.failures_table,
-            "measures": lambda: self.measures_table,
-            "cost": lambda: self.cost_table,
-        }
-
     def csv_href(self, chart: str) -> str:
         """The address of a chart's numbers."""
         return address(f"run/{chart}.csv", run=self.run, first=self.first, last=self.last)
@@ -553,6 +541,8 @@ router = PageRouter()
 _CRITERIA, _ALL_CRITERIA = 25, 200
 _SUGGESTED_RUNS = 30
 _CHARTS = ("reward", "histogram", "criteria", "failures", "measures", "cost")
+"""The charts, whose numbers are the properties `reward_table` and so on of a view."""
+
 _COUNTED_CHARTS = ("reward", "histogram")
 """The charts whose numbers are counted from the responses of the run."""
 
@@ -585,7 +575,7 @@ async def run_csv(console: Console, request: Request) -> Response:
     if chart not in _CHARTS:
         raise NotFound(f"This page has no chart {chart!r}; use one of {', '.join(_CHARTS)}.")
     _, view = await _view(console, request, distribution=chart in _COUNTED_CHARTS)
-    return csv_response(view.tables[chart](), f"{chart}.csv")
+    return csv_response(getattr(view, f"{chart}_table"), f"{chart}.csv")
 
 
 async def _view(
