@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from adjudge_services.cli.judge_choice import open_client
 from adjudge_services.cli.output import out
-from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger

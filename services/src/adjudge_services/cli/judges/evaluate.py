@@ -22,8 +22,7 @@ from adjudge_services.cli.output import err, file_name, out, pluralize, print_js
 from trainer_client.wire import VerdictRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import choose_judge
-    from adjudge_services.cli.scoring.score_file import open_client
+    from adjudge_services.cli.judge_choice import open_judge
     from adjudge_services.settings import Settings
     from adjudge_services.store import StartError, open_store
     from judge_server.evaluation.bakeoff import Contender
@@ -303,8 +302,7 @@ async def judge_client(
     if asking.fresh:
         file.unlink(missing_ok=True)
     log = JudgementLog(file)
-    chosen = choose_judge(judge, asking.url, settings.model_copy(update={"ledger": "off"}))
-    async with open_client(chosen.url, chosen.settings) as client:
+    async with open_judge(judge, asking.url, settings.model_copy(update={"ledger": "off"})) as (client, _):
         yield client, log
 
 

@@ -27,7 +27,7 @@ from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import choose_judge
+    from adjudge_services.cli.judge_choice import open_judge
     from adjudge_services.cli.measuring.measure_file import (
         FileMeasuring,
         PromptResponses,
@@ -39,7 +39,6 @@ if not OPTIONS_ONLY:
     )
     from adjudge_services.cli.measuring.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
     from adjudge_services.cli.scoring.score_file import (
-        open_client,
         read_groups,
         read_measured,
         read_rubric_argument,
@@ -201,10 +200,9 @@ def measure(
     shared = read_rubric_argument(rubric) if rubric else None
 
     async def judged() -> tuple[list[ProblemResponses], dict[int, str]]:
-        chosen = choose_judge(service.judge, service.url, settings)
         asked = shared, mode or RewardOptions().mode, steps, service.concurrency, service.deadline_s
-        async with open_client(chosen.url, chosen.settings) as client:
-            return await FileMeasuring(client, chosen.name, *asked, limits, endpoint).measure(groups)
+        async with open_judge(service.judge, service.url, settings) as (client, name):
+            return await FileMeasuring(client, name, *asked, limits, endpoint).measure(groups)
 
     problems, failed = asyncio.run(judged())
     found = estimate_measures(problems, ks=ks)
@@ -358,9 +356,8 @@ async def compare_win_rates(
         side_of_run(await read_responses(side, service.url), side.run) if isinstance(side, RunFilter) else side
         for side in sides
     ]
-    chosen = choose_judge(service.judge, service.url, Settings())
-    asked = {"rubric": rubric, "question": question, "judge": chosen.name, "deadline_s": service.deadline_s}
-    async with open_client(chosen.url, chosen.settings) as client:
+    async with open_judge(service.judge, service.url, Settings()) as (client, name):
+        asked = {"rubric": rubric, "question": question, "judge": name, "deadline_s": service.deadline_s}
         return await compare_sides(client, a, b, asked, service.concurrency)
 
 

@@ -28,7 +28,7 @@ from adjudge_services.cli.output import (
 from trainer_client.wire import RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import choose_judge
+    from adjudge_services.cli.judge_choice import with_engine
     from adjudge_services.cli.scoring.score_file import read_groups, read_rubric_argument, split_lines
     from adjudge_services.judges import build_engine, build_judge, load_judge
     from adjudge_services.settings import Settings
@@ -186,7 +186,7 @@ def own_engine(judge: str | None) -> Settings:
     """Return the settings of the engine to plan with, which runs in this process."""
     if judge is not None and ("://" not in judge or judge.startswith("{")):
         raise ValueError(f"--judge {judge}: a plan needs the engine's tokenizer here; give one engine URL")
-    return choose_judge(judge, None, Settings()).settings
+    return Settings() if judge is None else with_engine(judge, Settings())
 
 
 async def make_plan(wanted: Wanted, settings: Settings) -> Plan:

@@ -20,11 +20,10 @@ from adjudge_services.cli.output import exit_with_error, file_name, out, print_l
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
+    from adjudge_services.cli.judge_choice import open_judge
     from adjudge_services.cli.scoring.score_file import (
         PairLine,
         ScoredFile,
-        open_client,
         read_pairs,
         read_rubric_argument,
         score_groups,
@@ -72,10 +71,9 @@ def discriminate(
     if not pairs:
         print_refused_lines(file, refused)
         exit_with_error(f"{file_name(file)} has no lines that can be judged")
-    chosen = choose_judge(service.judge, service.url, Settings())
-    asked = {"mode": RewardOptions().mode, **options, "deadline_s": service.deadline_s, "judge": chosen.name}
+    asked = {"mode": RewardOptions().mode, **options, "deadline_s": service.deadline_s}
     shared = read_rubric_argument(rubric) if rubric else None
-    labelled, scored = asyncio.run(judge_pairs(chosen, pairs, shared, asked, service.concurrency))
+    labelled, scored = asyncio.run(judge_pairs(service, pairs, shared, asked))
     found = separation(labelled)
     if output is not None:
         output.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
@@ -150,16 +148,15 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 
 
 async def judge_pairs(
-    judge: ChosenJudge,
+    service: Service,
     pairs: Sequence[PairLine],
     shared: str | RubricContent | None,
     options: dict[str, Any],
-    concurrency: int,
 ) -> tuple[list[LabelledPrompt], ScoredFile]:
     """Judge the responses of all pairs; return them with labels, and why lines were refused."""
     with show_progress() as progress:
         task = progress.add_task("loading the judge", total=None)
-        async with open_client(judge.url, judge.settings) as client:
+        async with open_judge(service.judge, service.url, Settings()) as (client, judge):
             criteria = {} if shared is None else {_name(shared): await _criteria(client, shared)}
             refused = await _add_line_rubrics(client, pairs, criteria)
             known = [line for line in pairs if line.number not in refused]
@@ -168,8 +165,8 @@ async def judge_pairs(
             scored = await score_groups(
                 client,
                 known,
-                {"rubric": shared, **options},
-                concurrency=concurrency,
+                {"rubric": shared, "judge": judge, **options},
+                concurrency=service.concurrency,
                 advance=lambda: progress.advance(task),
             )
     labelled = []

@@ -35,12 +35,11 @@ from adjudge_services.cli.output import (
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
+    from adjudge_services.cli.judge_choice import open_judge
     from adjudge_services.cli.scoring.score_file import (
         BadLine,
         GroupLine,
         ScoredFile,
-        open_client,
         read_groups,
         read_rubric_argument,
         score_groups,
@@ -92,19 +91,16 @@ def score(
     any line was rejected, and reports how many and why.
     """
     show_table = sys.stdout.isatty() if table is None else table
-    settings = Settings()
     started = time.monotonic()
-    chosen = choose_judge(service.judge, service.url, settings)
     rows = RowFile(file, limit, columns=parse_columns(column))
     request: dict[str, object] = {
         "mode": RewardOptions().mode,
         **options,
         "rubric": read_rubric_argument(rubric) if rubric else None,
         "deadline_s": service.deadline_s,
-        "judge": chosen.name,
     }
     with ScoredFile(output, print_rows=output is None and not show_table, keep=show_table) as results:
-        asyncio.run(score_rows(chosen, run, rows, request, service.concurrency, results))
+        asyncio.run(score_rows(service, run, rows, request, results))
     if not results.lines:
         exit_with_error(f"{file_name(Path(file))} has no lines")
     if results.unreachable is not None and not results.responses:
@@ -146,9 +142,7 @@ def filter_easy(
         exit_with_error("--output would overwrite the input; name another file", code=2)
     lines, refused = split_lines(read_groups(file))
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
-    chosen = choose_judge(service.judge, service.url, Settings())
-    options = {"mode": "likert", "deadline_s": service.deadline_s, "judge": chosen.name}
-    scored = asyncio.run(rate_lines(chosen, rated, options, service.concurrency)) if rated else ScoredFile()
+    scored = asyncio.run(rate_lines(service, rated)) if rated else ScoredFile()
     filtered = classify_lines(lines, rated, scored, easy_threshold)
     write_kept(file, output, scores, filtered)
     print_refused_lines(file, refused | scored.refused)
@@ -244,12 +238,7 @@ _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with
 
 
 async def score_rows(
-    judge: ChosenJudge,
-    run: str | None,
-    rows: RowFile,
-    options: dict[str, object],
-    concurrency: int,
-    results: ScoredFile,
+    service: Service, run: str | None, rows: RowFile, options: dict[str, object], results: ScoredFile
 ) -> None:
     """Score the rows of a file, with progress on a terminal."""
     read = done = 0
@@ -273,11 +262,12 @@ async def score_rows(
             done += 1
             progress.update(task, completed=rows.share_read * done / read, responses=done)
 
-        async with open_client(judge.url, judge.settings, run) as client:
+        async with open_judge(service.judge, service.url, Settings(), run) as (client, judge):
             if isinstance(options["rubric"], str):
                 await client.rubric(options["rubric"])  # fail once, not on every line
             progress.reset(task, description="judging responses", total=1.0)
-            async for line in stream_groups(client, lines(), options, concurrency=concurrency, advance=advance):
+            asked, concurrency = options | {"judge": judge}, service.concurrency
+            async for line in stream_groups(client, lines(), asked, concurrency=concurrency, advance=advance):
                 results.add(line)
 
 
@@ -330,12 +320,11 @@ class RatedLine(NamedTuple):
     score: float | None
 
 
-async def rate_lines(
-    judge: ChosenJudge, lines: list[GroupLine], options: dict[str, object], concurrency: int
-) -> ScoredFile:
+async def rate_lines(service: Service, lines: list[GroupLine]) -> ScoredFile:
     """Score the lines; raises the error of the first connection that failed."""
-    async with open_client(judge.url, judge.settings) as client:
-        return await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
+    async with open_judge(service.judge, service.url, Settings()) as (client, judge):
+        options = {"mode": "likert", "deadline_s": service.deadline_s, "judge": judge}
+        return await score_groups(client, lines, options, concurrency=service.concurrency, advance=lambda: None)
 
 
 def classify_lines(

@@ -10,18 +10,15 @@ import math
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import httpx2
 from pydantic import ValidationError
 
 from adjudge_services.cli.output import warn
-from adjudge_services.settings import Settings
-from adjudge_services.store import prepare_store
 from judge_server.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
@@ -196,28 +193,6 @@ _FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
 def one_response(group: Group, index: int) -> Mapping[str, Any]:
     """The group with only one of its responses, so that progress is shown response by response."""
     return group.model_copy(update={"responses": (group.responses[index],)}).model_dump(exclude_none=True)
-
-
-@asynccontextmanager
-async def open_client(url: str | None, settings: Settings, run: str | None = None) -> AsyncIterator[AsyncClient]:
-    """Open a client of the service at `url`, or start a service in this process and load its model.
-
-    The ledger records the client's requests under `run`.
-    """
-    if url is not None:
-        async with AsyncClient(url, run) as client:
-            yield client
-        return
-    from adjudge_services.wiring import build_app  # the web framework and the engines, which a URL does not need
-
-    await prepare_store(settings)
-    local_settings = settings.model_copy(
-        update={"host": "127.0.0.1", "keys": "loopback"}
-    )  # nothing outside this process can reach it
-    app = build_app(local_settings, wait_for_judge=True)
-    inner = AsyncClient("http://localhost", run, api_key="", transport=httpx2.ASGITransport(app))
-    async with app.router.lifespan_context(app), inner as client:
-        yield client
 
 
 @dataclass(frozen=True, slots=True)
