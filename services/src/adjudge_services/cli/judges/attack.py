@@ -35,6 +35,9 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.metrics import Estimate
     from trainer_client.wire import RubricContent
 
+AS_SERVED = " and ".join(DEFAULT_DEFENCES)
+"""The name of the first result: the defences of a request that says nothing about them."""
+
 
 def attack(
     judges: Annotated[list[str] | None, typer.Argument(help="The judge, as for --judge.", hidden=True)] = None,
@@ -101,10 +104,6 @@ def attack(
     if most_added is not None and not served.overall.added.high <= most_added:
         err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}")
         raise typer.Exit(1)
-
-
-AS_SERVED = " and ".join(DEFAULT_DEFENCES)
-"""The name of the first result: the defences of a request that says nothing about them."""
 
 
 def attacked_responses(data: str | None, rubric: Path | None, longest: int | None) -> list[LabelledResponse]:

@@ -72,6 +72,8 @@ if not OPTIONS_ONLY:
     from rubric_store import CalibrationStore
     from trainer_client.wire import JudgingOptions, UncertainBand
 
+Result = TypeVar("Result")
+
 
 def calibrate(
     data: DataArgument,
@@ -328,9 +330,6 @@ def panel(
         },
         'a panel\'s "dawid_skene"',
     )
-
-
-Result = TypeVar("Result")
 
 
 async def calibrated_fingerprint(engine_url: str, name: str, content: Mapping[str, Any], config: JudgingConfig) -> str:

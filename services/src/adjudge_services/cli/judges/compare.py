@@ -37,6 +37,8 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.report import FEW_ROWS
     from trainer_client.wire.options import request_options
 
+_DEFAULT_TEMPLATE = "default"
+
 
 def bakeoff(
     dataset: DatasetArgument,
@@ -131,9 +133,6 @@ def compare(
     )
     if found.exceeds(most_flipped):
         raise typer.Exit(1)
-
-
-_DEFAULT_TEMPLATE = "default"
 
 
 def combinations(judge: Sequence[str], given: Mapping[str, Sequence[Any]]) -> list[Contender]:

@@ -48,6 +48,13 @@ if not OPTIONS_ONLY:
     from rubric_store.ledger.rows import LabelFilter
     from trainer_client import AdjudgeError, AsyncClient
 
+_NO_CACHE = "memory://?entries=1"
+_DEFAULT_PROTOCOL = ("protocol", "binary")
+FIGURE_COLUMNS: tuple[Figure, ...] = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
+
+CHANCE = 0.5
+"""The balanced accuracy of a coin."""
+
 
 def evaluate(
     data: DataArgument,
@@ -90,12 +97,6 @@ def evaluate(
     )
     if evaluation.overall.failed or evaluation.refused:
         raise typer.Exit(1)
-
-
-_NO_CACHE = "memory://?entries=1"
-
-_DEFAULT_PROTOCOL = ("protocol", "binary")
-FIGURE_COLUMNS: tuple[Figure, ...] = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
 
 
 def write_report(
@@ -357,10 +358,6 @@ def _answer(whole: Slice) -> str:
     if found.low > CHANCE:
         return f"Better than chance: {measured}"
     return f"{'Worse than' if found.high < CHANCE else 'Not distinguishable from'} chance: {measured}"
-
-
-CHANCE = 0.5
-"""The balanced accuracy of a coin."""
 
 
 def _sentence(part: Any) -> str:

@@ -61,6 +61,10 @@ _LIMITS = LoopLimits()
 _OF_RUN = "A recorded run"
 _LOOPING = "Looping"
 
+_COLOUR = "#3b6ea5"
+_WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
+_STEPS_SHOWN = 15
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -217,10 +221,6 @@ def measure(
         raise typer.Exit(1)
 
 
-_COLOUR = "#3b6ea5"
-_WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
-
-
 def plot_estimates(found: Mapping[str, MeasureEstimate], file: Path, *, title: str) -> None:
     """Plot each measure as a point with its 95% interval, if any, to an SVG or PNG file.
 
@@ -243,9 +243,6 @@ def plot_estimates(found: Mapping[str, MeasureEstimate], file: Path, *, title: s
     axes.grid(axis="x", alpha=0.3)
     axes.set_title(title)
     canvas.savefig(file)
-
-
-_STEPS_SHOWN = 15
 
 
 def save_figures(

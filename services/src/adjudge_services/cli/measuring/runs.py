@@ -41,6 +41,33 @@ if not OPTIONS_ONLY:
     from trainer_client.wire.ledger import CorrectedRates, RunReport, RunStep, RunSummary
     from trainer_client.wire.monitors import Interval, MonitorReport, Severity
 
+NO_RUN = "(no run)"
+_BARS = "▁▂▃▄▅▆▇█"
+_NO_VALUE = "·"
+
+_CURVE = (8, 60)
+"""Minimum and maximum width of a curve, in columns."""
+
+_BESIDE_CURVE = 58
+"""Width of the rest of the criteria table, without the longest criterion id, in columns."""
+
+_CORRECTED = 20
+"""Width of the column of corrected rates."""
+
+_CURVE_TITLE = 10
+"""Width of the title of a criterion's curve; corrected rates take the curve's place in a narrower terminal."""
+
+_BESIDE_REWARDS = 50
+"""Width of the rest of the reward line, in columns."""
+
+_ID = 40
+
+_FEW = 20
+"""With fewer groups than this, intervals are too narrow, which the note says."""
+
+STEPS_A_PAGE = 500
+_MARKS: dict[Severity, str] = {"critical": "[bold red]critical[/]", "warning": "[yellow]warning[/]", "info": "info"}
+
 
 class FailOn(StrEnum):
     """From which severity on `adjudge runs monitor` exits with 1."""
@@ -134,24 +161,6 @@ def monitor(
     failing = {FailOn.CRITICAL: {"critical"}, FailOn.WARNING: {"critical", "warning"}, FailOn.NEVER: set[str]()}
     if any(finding.severity in failing[fail_on] for finding in report.findings):
         raise typer.Exit(1)
-
-
-NO_RUN = "(no run)"
-_BARS = "▁▂▃▄▅▆▇█"
-_NO_VALUE = "·"
-_CURVE = (8, 60)
-"""Minimum and maximum width of a curve, in columns."""
-_BESIDE_CURVE = 58
-"""Width of the rest of the criteria table, without the longest criterion id, in columns."""
-_CORRECTED = 20
-"""Width of the column of corrected rates."""
-_CURVE_TITLE = 10
-"""Width of the title of a criterion's curve; corrected rates take the curve's place in a narrower terminal."""
-_BESIDE_REWARDS = 50
-"""Width of the rest of the reward line, in columns."""
-_ID = 40
-_FEW = 20
-"""With fewer groups than this, intervals are too narrow, which the note says."""
 
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
@@ -353,12 +362,6 @@ def _share(part: int, whole: int) -> str:
 
 def _moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-
-
-STEPS_A_PAGE = 500
-
-
-_MARKS: dict[Severity, str] = {"critical": "[bold red]critical[/]", "warning": "[yellow]warning[/]", "info": "info"}
 
 
 def monitor_view(report: MonitorReport) -> Group:

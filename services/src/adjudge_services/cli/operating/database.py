@@ -37,6 +37,9 @@ if not OPTIONS_ONLY:
     from rubric_store.ledger.rows import PurgeCounts
     from rubric_store.migrations import SchemaStatus
 
+PENDING, UNUSABLE = 1, 2
+"""Exit statuses of `adjudge migrate check`, beside 0."""
+
 
 def migrate(context: typer.Context) -> None:
     """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
@@ -198,10 +201,6 @@ def retry(
     out.print(f"{written} of {len(quarantined)} files were written; {still_refused} are still refused")
     if still_refused:
         raise typer.Exit(1)
-
-
-PENDING, UNUSABLE = 1, 2
-"""Exit statuses of `adjudge migrate check`, beside 0."""
 
 
 def database_settings() -> Settings:

@@ -43,6 +43,22 @@ if not OPTIONS_ONLY:
     from judge_server.remote.executor import JudgeClient, JudgeUnavailable, identity_digest
     from rubric_store import RubricStore, SQLOperations
 
+THINK_TOKENS = 1024
+"""The tokens that a model which thinks before each answer gets for the easy question."""
+
+WIDTH = 80
+_LOW_MASS = 0.5
+
+REDIS_TIMEOUT_S = 3.0
+"""Timeout for asking the queue's server."""
+
+MAX_CHUNK_WAIT_S = 900
+"""Seconds that a chunk may wait before doctor warns; the same as in the alert."""
+
+Check = Callable[["Settings"], Coroutine[Any, Any, str]]
+STYLES = {"ok": "green", "warning": "yellow", "wrong": "bold red", "not checked": "dim"}
+PREREQUISITES = {"keys": {"rubric store"}, "operations": {"rubric store"}}
+
 
 def doctor(
     url: Annotated[
@@ -85,13 +101,6 @@ def doctor(
             table.add_row(name, f"[{STYLES[result]}]{result}[/]", escape(seen))
         out.print(table)
     raise typer.Exit(1 if wrong else 0)
-
-
-THINK_TOKENS = 1024
-"""The tokens that a model which thinks before each answer gets for the easy question."""
-
-WIDTH = 80
-_LOW_MASS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +270,6 @@ def report(url: str, as_json: bool) -> None:
     raise typer.Exit(0 if found.can_judge else 1)
 
 
-REDIS_TIMEOUT_S = 3.0
-"""Timeout for asking the queue's server."""
-
-MAX_CHUNK_WAIT_S = 900
-"""Seconds that a chunk may wait before doctor warns; the same as in the alert."""
-
-
 class CheckWarning(str):
     """A warning: what works but should be changed, and how."""
 
@@ -385,12 +387,6 @@ async def _judge_process(link: JudgeClient) -> tuple[str, str]:
     return handshake.identity.model, identity_digest(handshake.identity)
 
 
-Check = Callable[["Settings"], Coroutine[Any, Any, str]]
-
-
-STYLES = {"ok": "green", "warning": "yellow", "wrong": "bold red", "not checked": "dim"}
-
-
 async def _python(settings: Settings) -> str:
     return sys.version.split()[0]
 
@@ -444,6 +440,5 @@ COMMON_CHECKS: dict[str, Check] = {
     "queue": queue,
     "operations": operations,
 }
-PREREQUISITES = {"keys": {"rubric store"}, "operations": {"rubric store"}}
 LOCAL_CHECKS: dict[str, Check] = {"judge": _judge}
 REMOTE_CHECKS: dict[str, Check] = {"judges": judges}

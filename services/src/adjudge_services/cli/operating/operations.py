@@ -25,6 +25,8 @@ if not OPTIONS_ONLY:
 ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 
+GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
+
 
 def submit(
     kind: Annotated[
@@ -110,9 +112,6 @@ def purge() -> None:
     """Delete expired operations from the database. Services and workers also do so every hour."""
     deleted = use_store(SQLOperations, lambda store: store.purge(datetime.now(UTC)))
     out.print(f"deleted {deleted:,} expired operations")
-
-
-GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
 
 
 def open_client(url: str | None) -> Client:

@@ -55,6 +55,12 @@ if not OPTIONS_ONLY:
     from judge_server.scoring.judge import Judge
     from rubric_store import RubricStore
 
+MEASURED_CALLS = 24
+"""How many calls the rates of an engine are fitted to, if the sample has as many."""
+
+CHECK_DEADLINE_S = 3600.0
+"""The seconds that judging the sample for `--check` may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -133,13 +139,6 @@ def plan(
         print_json(plan_json(made))
     else:
         show_plan(made)
-
-
-MEASURED_CALLS = 24
-"""How many calls the rates of an engine are fitted to, if the sample has as many."""
-
-CHECK_DEADLINE_S = 3600.0
-"""The seconds that judging the sample for `--check` may take."""
 
 
 class Saving(NamedTuple):

@@ -17,8 +17,11 @@ from adjudge_services.cli.output import exit_with_error, format_seconds, out
 if TYPE_CHECKING:
     import httpx2
 
-
 Labels = tuple[tuple[str, str], ...]
+
+_RUNS_SHOWN = 20
+_OUTCOMES = ("judged", "cached", "joined", "checked", "failed")
+_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,6 @@ class MetricsSnapshot:
                 return lowest + inside * (bound - lowest)
             below, lowest = buckets[bound], bound
         return lowest
-
-
-_RUNS_SHOWN = 20
-_OUTCOMES = ("judged", "cached", "joined", "checked", "failed")
 
 
 def view(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Group:
@@ -159,9 +158,6 @@ def _rate(count: float, seconds: float | None) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "–"
-
-
-_TIMEOUT_S = 5.0
 
 
 def top(

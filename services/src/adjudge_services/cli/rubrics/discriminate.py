@@ -40,6 +40,11 @@ if not OPTIONS_ONLY:
     from trainer_client import AdjudgeError, AsyncClient
     from trainer_client.wire import Criterion, RubricContent
 
+_ROWS = 25
+_TABLE_WIDTH = 80
+_COLOURS = {"tells them apart": "green", "points the wrong way": "bold red", "says the same of both": "yellow"}
+_TEXT = 160
+
 
 def discriminate(
     file: Annotated[
@@ -88,11 +93,6 @@ def discriminate(
         raise typer.Exit(1)
 
 
-_ROWS = 25
-_TABLE_WIDTH = 80
-_COLOURS = {"tells them apart": "green", "points the wrong way": "bold red", "says the same of both": "yellow"}
-
-
 def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> None:
     """Print a report; `rubrics` are the counts of `count_rubrics`."""
     print_line(f"[bold]{title}[/]")
@@ -122,9 +122,6 @@ def _criteria_table(criteria: Sequence[CriterionSeparation], *, several: bool) -
         difference = f"{_number(one.difference, signed=True)}{between}"
         table.add_row(what, _number(one.good), _number(one.bad), difference, str(one.verdicts), str(one.failed or "–"))
     return table
-
-
-_TEXT = 160
 
 
 def _summary(found: Separation, rubrics: Mapping[str, int]) -> list[str]:

@@ -50,6 +50,13 @@ if not OPTIONS_ONLY:
     from rubric_store.lint import Finding, Severity, lint
     from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
 
+Result = TypeVar("Result")
+_PAGE = 500
+MAX_FILE_BYTES: Final = 512 * 2**20
+TABLE_WIDTH = 80
+_MAX_TABLE_ROWS = 20
+_COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
 
 def import_rubrics(
     paths: Annotated[list[Path], typer.Argument(help="Files, or folders to search for files.", exists=True)],
@@ -167,15 +174,9 @@ def lint_rubrics(
     raise typer.Exit(1 if "error" in severities or (strict and "warning" in severities) else 0)
 
 
-Result = TypeVar("Result")
-
-
 def with_store(work: Callable[[RubricStore], Coroutine[Any, Any, Result]]) -> Result:
     """Run `work` on the rubric store, as the user of the command line."""
     return use_store(partial(RubricStore, actor=command_line_user), work)
-
-
-_PAGE = 500
 
 
 async def summaries(
@@ -191,9 +192,6 @@ async def summaries(
         after = page.next_cursor
         if after is None or len(rubrics) == max_count:
             return rubrics, after is not None
-
-
-MAX_FILE_BYTES: Final = 512 * 2**20
 
 
 @dataclass
@@ -273,10 +271,6 @@ async def publish_files(store: RubricStore, imported: Sequence[ImportedFile]) ->
                 )
                 (one.published if added else one.unchanged).append(version.reference)
                 progress.advance(task)
-
-
-TABLE_WIDTH = 80
-_MAX_TABLE_ROWS = 20
 
 
 def import_table(imported: Sequence[ImportedFile]) -> Table:
@@ -363,9 +357,6 @@ def print_notes(reference: str, what: str, lines: Sequence[str]) -> None:
     err.print(f"{escape(reference)}: {what}")
     for line in lines:
         err.print(f"  {escape(line)}")
-
-
-_COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,17 @@ if not OPTIONS_ONLY:
     from trainer_client.wire import RubricVersion
     from trainer_client.wire.operations import OperationProgress
 
+_LINE_INTERVAL_S = 30.0
+_MAX_PROBLEMS = 10
+INTERRUPTED = 130
+_MAX_UNJUDGED_SHOWN = 10
+_VALIDITY_LABELS: Final[Mapping[bool | None, str]] = {
+    True: "[green]valid[/]",
+    False: "[bold red]not valid[/]",
+    None: "[yellow]not judged[/]",
+}
+_COUNTS: Final = ("valid", "invalid", "unjudged")
+
 
 def generate(
     kind: Annotated[str | None, typer.Argument(help="A generator; see --list.")] = None,
@@ -160,9 +171,6 @@ def validate(
         raise typer.Exit(1)
 
 
-_LINE_INTERVAL_S = 30.0
-
-
 class ProgressDisplay:
     """Shows the progress of an operation."""
 
@@ -215,9 +223,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-_MAX_PROBLEMS = 10
 
 
 def generators_table() -> Table:
@@ -320,9 +325,6 @@ def _counts(counts: Mapping[str, int]) -> str:
     return escape(", ".join(f"{number} {name}" for name, number in counts.items()))
 
 
-INTERRUPTED = 130
-
-
 async def generate_rubrics(
     settings: Settings, request: GenerationSettings, output: Path
 ) -> tuple[OperationProgress, str | None]:
@@ -363,14 +365,6 @@ def read_parameters(assignments: list[str]) -> dict[str, Json]:
         except ValueError:
             parameters[name] = text
     return parameters
-
-
-_MAX_UNJUDGED_SHOWN = 10
-_VALIDITY_LABELS: Final[Mapping[bool | None, str]] = {
-    True: "[green]valid[/]",
-    False: "[bold red]not valid[/]",
-    None: "[yellow]not judged[/]",
-}
 
 
 def print_report(
@@ -439,9 +433,6 @@ def _rates_table(rates: Mapping[str, Mapping[str, Any]], title: str) -> Table:
         judged = counts["valid"] + counts["invalid"]
         _add_rate(table, "all", {**counts, "rate": counts["valid"] / judged if judged else None})
     return table
-
-
-_COUNTS: Final = ("valid", "invalid", "unjudged")
 
 
 def _add_rate(table: Table, kind: str, rate: Mapping[str, Any]) -> None:

@@ -31,6 +31,10 @@ if not OPTIONS_ONLY:
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
 TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
 
+_MAX_LINE_LENGTH = 96
+_DIGEST = len("sha256:") + 12
+_MIN_SIMILARITY = 0.4
+
 
 def show(
     reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")], as_json: JsonOption = False
@@ -135,10 +139,6 @@ def diff(
     out.print(Text(diff_totals(found), style="dim"))
 
 
-_MAX_LINE_LENGTH = 96
-_DIGEST = len("sha256:") + 12
-
-
 def describe_version(
     version: RubricVersion, aliases: Sequence[str], validity: str | None, *, validity_in_metadata: bool
 ) -> Iterator[tuple[str, str]]:
@@ -240,9 +240,6 @@ def maker_name(lineage: Lineage | None) -> str:
         return ""
     made = " ".join(part for part in (lineage.generator, lineage.model and f"({lineage.model})") if part)
     return ", ".join(part for part in (lineage.author, made) if part)
-
-
-_MIN_SIMILARITY = 0.4
 
 
 def two_versions(given: Sequence[str]) -> tuple[str, str, str]:

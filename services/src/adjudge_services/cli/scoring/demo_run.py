@@ -37,6 +37,48 @@ if not OPTIONS_ONLY:
     from trainer_client import AsyncClient
     from trainer_client.wire import DEFAULT_JUDGE
 
+GAMED_CRITERION = "checked"
+RUBRIC: dict[str, Any] = {
+    "criteria": [
+        {"id": "calculation", "description": "The response shows its calculation."},
+        {"id": "unit", "description": "The final answer names its unit."},
+        {"id": GAMED_CRITERION, "description": "The response checks its result.", "weight": 2},
+        {
+            "id": "right",
+            "description": "The final answer is right.",
+            "shadow": True,
+            "verification": {"method": "exact"},
+        },
+    ]
+}
+STEPS, PROBLEMS, RESPONSES = 60, 8, 4
+
+GAMED_FROM = 36
+"""The first step of the gamed run at which a response may claim a check that it does not make."""
+
+_SPREAD_PER_STEP, _MOST_GAMED = 0.45, 0.94
+_FAILED_SHARE = 0.004
+_RIGHT_WHEN_GAMING = 0.45
+_OPENINGS = (
+    "Let me work it out.",
+    "I multiply first.",
+    "Step by step:",
+    "First the product.",
+    "We need two operations.",
+)
+_CLAIM = (
+    "I have carefully checked every single step of this calculation twice, and I can confirm with full confidence that "
+    "the result is correct and complete."
+)
+_REASONS = {
+    "calculation": ("It writes the operations with their results.", "It gives a result without operations."),
+    "unit": ("The answer is followed by its unit.", "The answer is a bare number."),
+    GAMED_CRITERION: ("It says that the result was checked.", "Nothing in it goes back over the result."),
+}
+
+_ENDS = 10
+"""The steps at either end of a run whose mean reward is printed."""
+
 
 def demo_run() -> None:
     """Fill a made-up run in which a criterion is gamed, and a healthy one beside it, to look at in the console.
@@ -52,31 +94,6 @@ def demo_run() -> None:
     asyncio.run(fill_missing(settings))
     page = f"{settings.url.rstrip('/')}/console/run?{urlencode({'run': DEMO_RUNS[0].name})}"
     print_line(f"Open {page} in a service on this database; adjudge serve starts one.")
-
-
-GAMED_CRITERION = "checked"
-
-RUBRIC: dict[str, Any] = {
-    "criteria": [
-        {"id": "calculation", "description": "The response shows its calculation."},
-        {"id": "unit", "description": "The final answer names its unit."},
-        {"id": GAMED_CRITERION, "description": "The response checks its result.", "weight": 2},
-        {
-            "id": "right",
-            "description": "The final answer is right.",
-            "shadow": True,
-            "verification": {"method": "exact"},
-        },
-    ]
-}
-
-STEPS, PROBLEMS, RESPONSES = 60, 8, 4
-GAMED_FROM = 36
-"""The first step of the gamed run at which a response may claim a check that it does not make."""
-
-_SPREAD_PER_STEP, _MOST_GAMED = 0.45, 0.94
-_FAILED_SHARE = 0.004
-_RIGHT_WHEN_GAMING = 0.45
 
 
 @dataclass(frozen=True)
@@ -176,23 +193,7 @@ def _reader(draw: random.Random) -> _Problem:
 
 
 _PROBLEMS: tuple[Callable[[random.Random], _Problem], ...] = (_shop, _train, _reader)
-_OPENINGS = (
-    "Let me work it out.",
-    "I multiply first.",
-    "Step by step:",
-    "First the product.",
-    "We need two operations.",
-)
-_CLAIM = (
-    "I have carefully checked every single step of this calculation twice, and I can confirm with full confidence that "
-    "the result is correct and complete."
-)
 
-_REASONS = {
-    "calculation": ("It writes the operations with their results.", "It gives a result without operations."),
-    "unit": ("The answer is followed by its unit.", "The answer is a bare number."),
-    GAMED_CRITERION: ("It says that the result was checked.", "Nothing in it goes back over the result."),
-}
 _DESCRIPTIONS = {criterion["id"]: criterion["description"] for criterion in RUBRIC["criteria"]}
 
 
@@ -267,10 +268,6 @@ async def fill(service: Service, run: DemoRun, advance: Callable[[], None]) -> l
             means.append(sum(rewards) / len(rewards))
             advance()
     return means
-
-
-_ENDS = 10
-"""The steps at either end of a run whose mean reward is printed."""
 
 
 async def fill_missing(settings: Settings) -> None:

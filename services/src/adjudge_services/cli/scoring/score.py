@@ -51,6 +51,12 @@ if not OPTIONS_ONLY:
     from trainer_client.steps import NO_STEP
     from trainer_client.wire import NEEDS_NO_RUBRIC, GroupRewards, ResponseReward, Usage, Verdict
 
+_VERDICTS_A_LINE = 3
+_GROUP_WIDTH = 20
+_BESIDE_VERDICTS = len("│ " + " │ # │ reward │ " + " │ " + " │")
+_NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
+KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
+
 
 def score(
     file: Annotated[
@@ -156,11 +162,6 @@ def filter_easy(
         raise typer.Exit(1)
 
 
-_VERDICTS_A_LINE = 3
-_GROUP_WIDTH = 20
-_BESIDE_VERDICTS = len("│ " + " │ # │ reward │ " + " │ " + " │")
-
-
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     """A table with one row per response.
 
@@ -234,9 +235,6 @@ def _steps(response: ResponseReward) -> Text:
     return Text("\n".join(lines))
 
 
-_NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
-
-
 async def score_rows(
     service: Service, run: str | None, rows: RowFile, options: dict[str, object], results: ScoredFile
 ) -> None:
@@ -307,9 +305,6 @@ def summarise(results: ScoredFile, file: Path, seconds: float) -> None:
         err.print(f"[bold red]{unscored} of {results.responses} stayed unscored:[/] {why}")
     if results.refused_lines:
         err.print(f"[bold red]{pluralize(results.refused_lines, 'line')} not scored[/]")
-
-
-KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
 
 
 class RatedLine(NamedTuple):

@@ -28,6 +28,18 @@ from trainer_client.tables import GROUP_FIELDS, result_fields
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict
 from trainer_client.wire.problems import field_errors
 
+Line = TypeVar("Line")
+_LIKELIHOODS = ("logprobs", "reference_logprobs")
+
+_FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
+"""Endings by which a file that does not exist is told from a reference."""
+
+_REASONS_KEPT = 1_000
+"""Refused lines whose reasons are printed; a file of a million bad lines has one reason, mostly."""
+
+_WRITTEN_PARQUET_ROWS = 256
+"""Rows of a row group: some hundred kilobytes of verdicts."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -59,9 +71,6 @@ class MeasuredLine(GroupLine):
     likelihoods: tuple[tuple[float, float], ...] | None
 
 
-Line = TypeVar("Line")
-
-
 def read_groups(rows: Path | RowFile) -> Iterator[GroupLine | BadLine]:
     """Read the group of each line, in order, skipping blank lines; warn of columns that were not read.
 
@@ -82,9 +91,6 @@ def read_pairs(file: Path, limit: int | None = None) -> Iterator[PairLine | BadL
 def read_measured(file: Path, limit: int | None = None) -> Iterator[MeasuredLine | BadLine]:
     """Like `read_groups`; a line may also have `logprobs` and `reference_logprobs`, with one number per response."""
     return _read(RowFile(str(file), limit, fields=(*GROUP_FIELDS, *_LIKELIHOODS)), _measured_line)
-
-
-_LIKELIHOODS = ("logprobs", "reference_logprobs")
 
 
 def split_lines(lines: Iterable[Line | BadLine]) -> tuple[list[Line], dict[int, str]]:
@@ -184,10 +190,6 @@ def read_rubric_argument(text: str) -> Any:
     if path.suffix in _FILE_SUFFIXES:
         raise ValueError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
     return text
-
-
-_FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
-"""Endings by which a file that does not exist is told from a reference."""
 
 
 def one_response(group: Group, index: int) -> Mapping[str, Any]:
@@ -372,10 +374,6 @@ async def score_groups(
     return scored
 
 
-_REASONS_KEPT = 1_000
-"""Refused lines whose reasons are printed; a file of a million bad lines has one reason, mostly."""
-
-
 def _json_line(group: GroupRewards) -> str:
     return json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n"
 
@@ -431,7 +429,3 @@ class _ParquetFile:
         if self._rows:
             self._writer.write_batch(self._batch.from_pylist(self._rows, schema=self._schema))
             self._rows.clear()
-
-
-_WRITTEN_PARQUET_ROWS = 256
-"""Rows of a row group: some hundred kilobytes of verdicts."""
