@@ -159,6 +159,8 @@ def _reporting_errors(function: Callable[..., None]) -> Callable[..., None]:
                 warn(warning)
         try:
             _complete(function)(**options)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
         except SettingsError as error:
             exit_with_error(str(error))
         except Exception as error:  # those that are not described are raised again
