@@ -79,9 +79,8 @@ def _subclasses(model: type[Any]) -> Iterator[type[Any]]:
 
 
 def _class(head: str, of: str, options: Mapping[str, RequestOption]) -> str:
-    described = "\n".join(_described(option, "        ") for option in options.values())
     fields = "\n".join(f"    {name}: {_annotation(option)}" for name, option in options.items())
-    return f'class {head}:\n    """Options of {of}.\n\n    Attributes:\n{described}\n    """\n\n{fields}\n'
+    return f'class {head}:\n    """Options of {of}; see `AsyncClient.rewards`."""\n\n{fields}\n'
 
 
 def _described(option: RequestOption, indent: str) -> str:
