@@ -30,6 +30,7 @@ from trainer_client.client.answers import RewardStreamParser
 from trainer_client.client.calls import rewards_request
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
 from trainer_client.trl._batch import AdvantageBatch, StepReader
+from trainer_client.trl._generation import GeneratedRows
 from trainer_client.trl._reward.dataset import RowBatch, read_rows
 from trainer_client.trl._reward.scoring import SentResponse
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
@@ -87,7 +88,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     assert reward.last is not None
     rows = reward.last.rows
     rollouts = [Rollout(tokens=len(ids), reward=r) for ids, r in zip(step.completion_ids, rewards, strict=True)]
-    read = reader.read(rollouts, [], [], step.completion_ids)
+    read = reader.read(rollouts, GeneratedRows([], [], step.completion_ids))
     ids = torch.zeros(step.rows, max(map(len, step.completion_ids)), dtype=torch.long)
     stop_token_ids = {step.tokenizer.eos_token_id}
     scored = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
@@ -122,7 +123,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "- answer from JSON": lambda: [*map(RewardStreamParser("", prepared).read, replay.answer.split(b"\n"))],
         "- metrics": lambda: reward_metrics(rows, [], 0.0, set()),
         PLACED: lambda: list(reader.place(sent, step.completion_ids)),
-        "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),
+        "steps read": lambda: reader.read(rollouts, GeneratedRows([], [], step.completion_ids)),
         "- their deltas": lambda: [
             method.deltas(ScoredResponse(row.answer, row.criteria)) for row in rows if row.answer and row.criteria
         ],

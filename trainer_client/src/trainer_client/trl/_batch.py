@@ -20,7 +20,7 @@ from trainer_client.errors import AdjudgeError
 from trainer_client.text.offsets import TokenAlignment, TokenOffsets
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.trl._certainty import CertaintyReader
-from trainer_client.trl._generation import TOOL_MASK
+from trainer_client.trl._generation import TOOL_MASK, GeneratedRows
 from trainer_client.trl._reward.scoring import ScoredRow, SentResponse, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import Array
@@ -98,13 +98,7 @@ class AdvantageBatch:
 class Reader(Protocol):
     """Adds data that a method needs to rollouts."""
 
-    def read(
-        self,
-        rollouts: Sequence[Rollout],
-        inputs: Sequence[Mapping[str, Any]],
-        prompt_ids: Sequence[Sequence[int]],
-        completion_ids: Sequence[Sequence[int]],
-    ) -> list[Rollout]:
+    def read(self, rollouts: Sequence[Rollout], generated: GeneratedRows) -> list[Rollout]:
         """Return the N rollouts, after judging, with the data added."""
 
 
@@ -127,13 +121,7 @@ class VerdictReader:
         self._trainer = trainer
         self._reward = trainer.rubric_reward
 
-    def read(
-        self,
-        rollouts: Sequence[Rollout],
-        inputs: Sequence[Mapping[str, Any]],
-        prompt_ids: Sequence[Sequence[int]],
-        completion_ids: Sequence[Sequence[int]],
-    ) -> list[Rollout]:
+    def read(self, rollouts: Sequence[Rollout], generated: GeneratedRows) -> list[Rollout]:
         """Return the N latest judged rollouts with the judge's data."""
         place = self._trainer.reward_funcs.index(self._reward)
         weight = float(self._trainer.reward_weights[place]) * self._reward.weight
@@ -195,17 +183,11 @@ class StepReader:
         mask: Sequence[int] | None = None if masks is None else masks[row]
         return mask
 
-    def read(
-        self,
-        rollouts: Sequence[Rollout],
-        inputs: Sequence[Mapping[str, Any]],
-        prompt_ids: Sequence[Sequence[int]],
-        completion_ids: Sequence[Sequence[int]],
-    ) -> list[Rollout]:
+    def read(self, rollouts: Sequence[Rollout], generated: GeneratedRows) -> list[Rollout]:
         """Return the N latest judged rollouts with their steps."""
         unaligned = 0
         read = []
-        scored = zip(rollouts, self._reward.last.rows, self._alignments, completion_ids, strict=True)
+        scored = zip(rollouts, self._reward.last.rows, self._alignments, generated.completion_ids, strict=True)
         for place, (rollout, row, alignment, ids) in enumerate(scored):
             if row.answer is None or row.criteria is None:
                 read.append(rollout)

@@ -19,6 +19,7 @@ from trainer_client.errors import InvalidRequest
 from trainer_client.measures import rouge_l_f1
 from trainer_client.text.offsets import TokenOffsets
 from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning
+from trainer_client.trl._generation import GeneratedRows
 from trainer_client.trl.methods import Rollout
 
 
@@ -36,28 +37,22 @@ class CertaintyReader:
         if trainer.rubric_reward is not None:
             trainer.rubric_reward.select_judged_part = self._answer_of
 
-    def read(
-        self,
-        rollouts: Sequence[Rollout],
-        inputs: Sequence[Mapping[str, Any]],
-        prompt_ids: Sequence[Sequence[int]],
-        completion_ids: Sequence[Sequence[int]],
-    ) -> list[Rollout]:
+    def read(self, rollouts: Sequence[Rollout], generated: GeneratedRows) -> list[Rollout]:
         """Return the N rollouts with their certainties, and the ROUGE-L of their answers.
 
         Raises:
             InvalidRequest: a reference answer is neither text nor a number; names the row.
         """
         read = self._with_scores(rollouts)
-        references = [_reference(place, row) for place, row in enumerate(inputs)]
-        grouped = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
+        references = [_reference(place, row) for place, row in enumerate(generated.inputs)]
+        grouped = groupby(range(len(read)), key=lambda row: (tuple(generated.prompt_ids[row]), references[row]))
         for (prompt, reference), rows in grouped:
             answer = self._reflection.reference_tokens(reference)
             if not answer:
                 continue
             places = list(rows)
             results = self._reflection.measure_certainty(
-                self._trainer.frozen_policy.model, prompt, [completion_ids[row] for row in places], answer
+                self._trainer.frozen_policy.model, prompt, [generated.completion_ids[row] for row in places], answer
             )
             for row, result in zip(places, results, strict=True):
                 overlap = rouge_l_f1(result.answer, reference)

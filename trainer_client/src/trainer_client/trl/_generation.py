@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from accelerate.utils import gather_object
@@ -32,6 +32,14 @@ from trainer_client.wire import Criterion
 GenerationOutput = tuple[Any, ...]
 """The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
 _COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
+
+
+class GeneratedRows(NamedTuple):
+    """The columns of N rows, and the tokens of their prompts and completions."""
+
+    inputs: Sequence[Mapping[str, Any]]
+    prompt_ids: Sequence[Sequence[int]]
+    completion_ids: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +100,7 @@ class RolloutGenerator:
         generated = generate(prompts)
         if not training or not isinstance(self._method, Rgr):
             return SampledBatch(generated)
-        refined = refine_last(self, self._method, prompts, inputs, generated)
-        return SampledBatch(refined.generated, refined=refined.rows, off_policy=refined.rows, metrics=refined.metrics)
+        return refine_last(self, self._method, prompts, inputs, generated)
 
     def loss_inputs(self, sampled: SampledBatch, output: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Return the additional inputs of the loss that depend on how a batch was generated."""
@@ -133,7 +140,13 @@ class RolloutGenerator:
         return rows
 
     def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
-        """Generate one response to each prompt. Call it on all ranks, with equally many prompts."""
+        """Generate one response to each prompt. Call it on all ranks, with equally many prompts.
+
+        Args:
+            prompts: the prompts to generate from.
+            rows: the row of this rank that each prompt belongs to.
+            num_padding: the number of prompts at the end that only pad the list to the same length on all ranks.
+        """
         generated: GenerationOutput = self._trainer.generate_each(prompts, rows, num_padding=num_padding)
         return generated
 
@@ -217,34 +230,6 @@ def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], o
     return result
 
 
-class Policy(Protocol):
-    """The operations of a trainer that refinement needs."""
-
-    @property
-    def group_size(self) -> int:
-        """G."""
-
-    def first(self, rows: int) -> int:
-        """Return the index of this rank's first row among those of all ranks, if each rank has `rows`."""
-
-    def judge(
-        self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
-    ) -> Sequence[ScoredRow]:
-        """Judge responses by the rubric alone. Call it on all ranks."""
-
-    def fits(self, prompt: Any, row: int) -> bool:
-        """Whether a row's prompt leaves room for a response in the model's context."""
-
-    def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
-        """Generate one response to each prompt. Call it on all ranks, with equally many prompts.
-
-        Args:
-            prompts: the prompts to generate from.
-            rows: the row of this rank that each prompt belongs to.
-            num_padding: the number of prompts at the end that only pad the list to the same length on all ranks.
-        """
-
-
 class GroupMember(NamedTuple):
     """One judged response of a group, as it is sent to other ranks."""
 
@@ -255,37 +240,28 @@ class GroupMember(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefinedBatch:
-    """The generated responses after refinement, which of this rank's rows are refined, and metrics."""
-
-    generated: GenerationOutput
-    rows: list[bool]
-    metrics: Mapping[str, float]
-
-
 def refine_last(
-    policy: Policy,
+    generator: RolloutGenerator,
     method: Rgr,
     prompts: Sequence[Any],
     inputs: Sequence[Mapping[str, Any]],
     generated: GenerationOutput,
-) -> RefinedBatch:
+) -> SampledBatch:
     """Replace the last response of each group that needs refinement by a refined one.
 
     A group stays unchanged if its best response satisfies all criteria, if no criterion is known to fail, if no
     response has a reward, or if the refinement's prompt does not fit the model. The metrics count each case.
 
     Args:
-        policy: judges and generates.
+        generator: judges and generates.
         method: decides which criteria are assessed, and whether every group is refined.
         prompts, inputs: the prompts and columns of this rank's rows.
         generated: the sampled responses of these rows.
     """
-    size = policy.group_size
-    places = [policy.first(len(prompts)) + row for row in range(len(prompts))]
+    size = generator.group_size
+    places = [generator.first(len(prompts)) + row for row in range(len(prompts))]
     judged = [row for row, place in enumerate(places) if place % size < size - 1]
-    scored = _judge(policy, judged, prompts, inputs, generated)
+    scored = _judge(generator, judged, prompts, inputs, generated)
     members = gather_object([_member(places[row], one, method) for row, one in zip(judged, scored, strict=True)])
     groups: dict[int, list[GroupMember]] = {}
     for member in sorted(members):
@@ -297,17 +273,18 @@ def refine_last(
         for row, place in enumerate(places)
         if place % size == size - 1 and _needs_refinement(assessed[place // size], method)
     }
-    fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if policy.fits(prompt, row)}
-    result = _generate(policy, prompts, fitting_prompts, generated)
+    fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if generator.fits(prompt, row)}
+    result = _generate(generator, prompts, fitting_prompts, generated)
     counted = gather_object([(len(fitting_prompts), len(refinement_prompts) - len(fitting_prompts))])
     metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(RefinementOutcome)}
     metrics["rgr/refined"] = sum(refined for refined, _ in counted) / (len(groups) * size)
     metrics["rgr/too_long"] = sum(long for _, long in counted) / len(groups)
-    return RefinedBatch(result, [row in fitting_prompts for row in range(len(prompts))], metrics)
+    refined = [row in fitting_prompts for row in range(len(prompts))]
+    return SampledBatch(result, refined=refined, off_policy=refined, metrics=metrics)
 
 
 def _judge(
-    policy: Policy,
+    generator: RolloutGenerator,
     rows: Sequence[int],
     prompts: Sequence[Any],
     inputs: Sequence[Mapping[str, Any]],
@@ -315,7 +292,7 @@ def _judge(
 ) -> Sequence[ScoredRow]:
     """Judge some rows by the rubric alone. Every rank must call this, even without rows."""
     columns = {name: [inputs[row][name] for row in rows] for name in inputs[0] if name != "prompt"}
-    return policy.judge(
+    return generator.judge(
         [prompts[row] for row in rows],
         [generated[COMPLETIONS][row] for row in rows],
         [generated[_COMPLETION_IDS][row] for row in rows],
@@ -351,14 +328,14 @@ def _prompt(prompt: Any, group: Sequence[GroupMember], assessment: RefinementDec
 
 
 def _generate(
-    policy: Policy, prompts: Sequence[Any], fitting_prompts: Mapping[int, Any], generated: GenerationOutput
+    generator: RolloutGenerator, prompts: Sequence[Any], fitting_prompts: Mapping[int, Any], generated: GenerationOutput
 ) -> GenerationOutput:
     """Replace sampled responses by refined ones. All ranks generate equally many, as TRL requires."""
     most = max(gather_object([len(fitting_prompts)]))
     if most == 0:
         return generated
     num_padding = most - len(fitting_prompts)
-    regenerated = policy.generate_each(
+    regenerated = generator.generate_each(
         [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
     )
     result = list(generated)

@@ -33,7 +33,13 @@ from trl import GRPOTrainer
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
-from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
+from trainer_client.trl._generation import (
+    GeneratedRows,
+    RolloutGenerator,
+    SampledBatch,
+    reset_environments,
+    select_environments,
+)
 from trainer_client.trl._refilling import Refiller
 from trainer_client.trl._reward.distributed import refuse_removed_columns, warn
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
@@ -184,10 +190,9 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._set_function_rewards(rewards)
         assert self._sampled is not None
         self._local_rollouts = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
+        generated = GeneratedRows(inputs, self._sampled.generated[0], completion_ids_list)
         for reader in self._readers:
-            self._local_rollouts = reader.read(
-                self._local_rollouts, inputs, self._sampled.generated[0], completion_ids_list
-            )
+            self._local_rollouts = reader.read(self._local_rollouts, generated)
         return rewards
 
     def _set_function_rewards(self, rewards: torch.Tensor) -> None:
