@@ -17,25 +17,6 @@ from trainer_client.trl.methods import METHODS, Method, method_class, options_of
 __all__ = ["RECIPES", "Recipe", "RubricGRPOConfig", "recipe"]
 
 
-_METHOD_SETTINGS = (
-    "beta",
-    "entropy_coef",
-    "epsilon",
-    "epsilon_high",
-    "loss_type",
-    "lr_scheduler_type",
-    "mask_truncated_completions",
-    "num_generations",
-    "scale_rewards",
-    "temperature",
-    "top_k",
-    "top_p",
-    "use_bias_correction_kl",
-    "vllm_importance_sampling_correction",
-    "warmup_steps",
-)
-
-
 def _method_default(help_text: str) -> Any:
     return field(default=None, metadata={"help": f"{help_text}. Default: the method's value."})
 
@@ -94,9 +75,10 @@ class RubricGRPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         """Fill in the method's settings, then TRL's, and validate their combination."""
         method_settings = method_class(self.method).settings
-        for name in _METHOD_SETTINGS:
-            if getattr(self, name) is None:
-                setattr(self, name, method_settings.get(name, GRPOConfig.__dataclass_fields__[name].default))
+        for name, inherited in GRPOConfig.__dataclass_fields__.items():
+            of_method = name in method_settings or name in RubricGRPOConfig.__annotations__
+            if of_method and getattr(self, name) is None:
+                setattr(self, name, method_settings.get(name, inherited.default))
         try:
             super().__post_init__()
         except ValueError as error:
