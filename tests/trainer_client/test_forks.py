@@ -236,6 +236,20 @@ def test_a_stream_is_read_by_the_process_that_requested_it(service):
     groups.close()
 
 
+def test_each_event_loop_opens_connections_of_its_own(service):
+    service.script(ScriptedReply(body=VERSION))
+    client = AsyncClient(service.url)
+
+    async def ask_twice() -> None:
+        await client.rubric("math/quadratics")
+        await client.rubric("math/quadratics")
+
+    asyncio.run(ask_twice())
+    assert service.connections == 1
+    asyncio.run(ask_twice())
+    assert service.connections == 2
+
+
 async def test_a_client_blocks_where_an_event_loop_runs_as_in_a_notebook(url):
     with Client(url) as client:
         assert (rewards_by_client(client, 7), rewards_by_stream(client, 8)) == (0.007, 0.008)

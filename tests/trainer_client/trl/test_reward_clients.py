@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, client, rewarding
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
-from trainer_client.trl._reward.judging import LoopClient
+from trainer_client.trl._reward.judging import own_client
 from trainer_client.trl.reward import RubricReward
 
 URL = "http://judge.test"
@@ -29,7 +29,7 @@ def test_it_is_an_async_function_named_after_its_class():
 @pytest.mark.parametrize("make", [Client, AsyncClient])
 async def test_a_given_client_provides_settings_and_stays_with_its_owner(make):
     lender = make(URL, "run", timeout_s=7, retries=1, retry_budget_s=3, headers={"X-Key": "secret"})
-    made = LoopClient(lender).for_running_loop()
+    made = own_client(lender)
     assert made is not lender
     assert isinstance(made, AsyncClient)
     assert (made.base_url, made.run) == (URL, "run")
@@ -58,23 +58,11 @@ async def test_requests_use_the_given_settings():
 
 
 async def test_with_an_address_a_restarting_service_is_retried_within_the_budget():
-    settings = LoopClient(URL).for_running_loop().settings
+    settings = own_client(URL).settings
     waits, tries = [], replace(settings.retry_policy, random=lambda: 0.5).start()
     while (wait := tries.wait_after(ConnectionFailed("refused", retryable=True))) is not None:
         waits.append(wait)
     assert 30 < sum(waits) < settings.retry_budget_s
-
-
-def test_each_event_loop_has_a_separate_client():
-    made = LoopClient(URL)
-
-    async def twice():
-        return made.for_running_loop(), made.for_running_loop()
-
-    first, again = asyncio.run(twice())
-    other, _ = asyncio.run(twice())
-    assert first is again
-    assert other is not first
 
 
 async def test_a_closed_client_is_replaced():
@@ -112,17 +100,11 @@ def test_pickling_keeps_settings_and_pins_and_drops_the_client():
         votes=3,
     )
     reward.load_state({"pins": {"r": "r@3"}})
-    asyncio.run(_make(reward))
     copy = pickle.loads(pickle.dumps(reward))
     assert (copy.mode, copy.state()) == ("factual_override", {"pins": {"r": "r@3"}})
-    assert copy._client._current is None
-    assert copy._client._options == reward._client._options
+    assert copy._client.settings == reward._client.settings
     assert (copy._extra_rewards, copy._weights, copy._options) == ((length,), (1.0, 2.0), {"votes": 3})
     assert copy._rubric == reward._rubric
-
-
-async def _make(reward):
-    reward._client.for_running_loop()
 
 
 def length(completions, **_):

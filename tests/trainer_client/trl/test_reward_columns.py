@@ -93,9 +93,7 @@ async def test_the_run_is_the_clients_or_else_the_trainers(own):
     reward = RubricReward(template, "r", max_unscored=1.0)
     await reward(["a"], ["1"], **trainer.logs)
     assert judge.asked[0]["run"] == (own or "qwen-7")
-    assert (
-        pickle.loads(pickle.dumps(RubricReward("http://judge.test", "r", preflight=False)))._client.default_run is None
-    )
+    assert pickle.loads(pickle.dumps(RubricReward("http://judge.test", "r", preflight=False)))._client.run is None
 
 
 async def test_without_a_run_name_no_run_is_sent():

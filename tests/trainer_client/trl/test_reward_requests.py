@@ -21,7 +21,7 @@ def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
     monkeypatch.setattr(judging, "MAX_GROUPS", 3)
     monkeypatch.setattr(judging, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
-    parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
+    parts = [[(part.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
     assert parts == [
         [("a", [0, 1])],
         [("a", [2, 3])],

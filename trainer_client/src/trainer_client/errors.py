@@ -107,6 +107,21 @@ class TimedOut(AdjudgeError):
     """The service did not answer in time."""
 
 
+_OUTAGES: dict[type[AdjudgeError], str] = {
+    ConnectionFailed: "unreachable",
+    TimedOut: "timeout",
+    Overloaded: "overloaded",
+    NotReady: "not_ready",
+    MismatchedAnswer: "mismatched",
+    ServerError: "server",
+}
+
+
+def outage_kind(error: AdjudgeError) -> str | None:
+    """Return the kind of failure under which an outage of the service is logged; None if the request is at fault."""
+    return next((kind for known, kind in _OUTAGES.items() if isinstance(error, known)), None)
+
+
 # The names that other SDKs use for the same errors.
 AuthenticationError = Unauthorized
 RateLimitError = Overloaded

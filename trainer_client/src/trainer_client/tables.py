@@ -108,6 +108,15 @@ def result_fields(answer: GroupRewards | str, *, single: bool) -> dict[str, Any]
     }
 
 
+def failure_kinds(response: ResponseReward) -> tuple[str, ...]:
+    """Return the kinds of failures of a response, without duplicates; `uncertain` if that alone cost its reward."""
+    failed = [verdict.failure for verdict in response.verdicts if verdict.status == "failed"]
+    kinds = dict.fromkeys(failure.kind if failure else "engine" for failure in failed)
+    if response.reward is None and not kinds and any(verdict.status == "uncertain" for verdict in response.verdicts):
+        return ("uncertain",)
+    return tuple(kinds)
+
+
 def _failure(response: ResponseReward) -> str | None:
     for verdict in response.verdicts:
         if verdict.failure is not None:

@@ -17,9 +17,10 @@ from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
+from trainer_client.tables import failure_kinds
 from trainer_client.trl._reward.dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
 from trainer_client.trl._reward.distributed import format_counts
-from trainer_client.trl._reward.judging import LoopClient, RubricPins, ScoringConfig, judge
+from trainer_client.trl._reward.judging import RubricPins, ScoringConfig, judge, own_client
 from trainer_client.trl.reward import check_reward_options
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
 
@@ -108,8 +109,8 @@ class RubricScorer:
         columns: Mapping[str, str | None] | None = None,
         **options: Unpack[RewardKeywords],
     ) -> None:
-        self._client = LoopClient(service_url(None) if client is None else client)
-        self._client.default_run = run
+        self._client = own_client(service_url(None) if client is None else client)
+        self._client.run = self._client.run or run
         try:
             self._rubric = parse_rubric(rubric)
         except ValueError as error:
@@ -198,9 +199,9 @@ class RubricScorer:
             stop_token_ids=None,
         )
         config = ScoringConfig(self._rubric, self._mode, self._on_failure, self._deadline_s, step, self._options)
-        answers = await judge(self._client.for_running_loop(), rows, config, self._pins, grace_s=self._grace_s)
+        answers = await judge(self._client, rows, config, self._pins, grace_s=self._grace_s)
         return [
-            Scored(None if answer is None else answer.reward, answer, _failures(answer, kind))
+            Scored(None, None, (kind,)) if answer is None else Scored(answer.reward, answer, failure_kinds(answer))
             for answer, kind in zip(answers.answers, answers.kinds, strict=True)
         ]
 
@@ -214,19 +215,6 @@ class RubricScorer:
                     IgnoredColumnWarning,
                     stacklevel=2,
                 )
-
-
-def _failures(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
-    if answer is None:
-        return (kind,)
-    kinds: list[str] = [
-        verdict.failure.kind if verdict.failure else "engine"
-        for verdict in answer.verdicts
-        if verdict.status == "failed"
-    ]
-    if answer.reward is None and not kinds and any(verdict.status == "uncertain" for verdict in answer.verdicts):
-        kinds = ["uncertain"]
-    return tuple(dict.fromkeys(kinds))
 
 
 class _LoopThread:

@@ -9,7 +9,6 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import version
@@ -21,12 +20,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from trainer_client.client.answers import AnswerT, PreparedRequest
-from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
-from trainer_client.client.matching import as_sent, comparisons_problem, groups_problem
+from trainer_client.client.keywords import RewardKeywords, VerdictKeywords
+from trainer_client.client.matching import as_sent, groups_problem
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
-    ComparisonAnswer,
-    ComparisonRequest,
     Criterion,
     FailurePolicy,
     Group,
@@ -226,31 +223,6 @@ def verdicts_request(
     fields = {"run": run, **chosen, **given}
     return judging_request(
         "/v1/verdicts", validated(VerdictRequest, fields), VerdictAnswer, _key_header(idempotency_key)
-    )
-
-
-def comparison_request(
-    run: str | None,
-    pairs: Sequence[PairLike],
-    rubric: RubricLike | None,
-    question: str | None,
-    options: ComparisonKeywords,
-    *,
-    deadline_s: float,
-    step: int | None,
-) -> PreparedRequest[ComparisonAnswer]:
-    """Build `POST /v1/comparisons`.
-
-    Raises:
-        InvalidRequest: the request breaks the wire contract.
-        TypeError: there is no such option.
-    """
-    given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
-    chosen = split_options("compare", options, ComparisonRequest, given)
-    request = validated(ComparisonRequest, {"run": run, **chosen, **given})
-    prepared = PreparedRequest("POST", "/v1/comparisons", ComparisonAnswer, to_json_bytes(request))
-    return replace(
-        prepared, min_timeout_s=request.deadline_s + ANSWER_MARGIN_S, mismatch=partial(comparisons_problem, request)
     )
 
 

@@ -4,29 +4,42 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Unpack
 
-from trainer_client.client.answers import NDJSON, AsyncRewardStream, RewardStreamParser
+from trainer_client.client.answers import NDJSON, AsyncRewardStream, PreparedRequest, RewardStreamParser
 from trainer_client.client.calls import (
+    ANSWER_MARGIN_S,
     GroupLike,
     PairLike,
     RubricLike,
-    comparison_request,
     rewards_request,
+    split_options,
+    to_json_bytes,
+    validated,
     verdicts_request,
 )
 from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.client.ledger import AsyncLedgerMethods
+from trainer_client.client.matching import comparisons_problem
 from trainer_client.client.operations import AsyncOperationMethods
 from trainer_client.client.projects import AsyncProjectMethods
 from trainer_client.client.rubrics import AsyncRubricMethods
-from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, RewardMode, VerdictAnswer
+from trainer_client.wire import (
+    ComparisonAnswer,
+    ComparisonRequest,
+    FailurePolicy,
+    RewardAnswer,
+    RewardMode,
+    VerdictAnswer,
+)
 
 
 class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
-    """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
+    """A connection to one Adjudge service. Tasks and event loops can share it; close it in each loop when done.
 
-    Processes can be forked: each opens connections of its own. Only a `transport` cannot be shared by them.
+    Each event loop opens connections of its own, and so does a process that is forked or gets the client pickled. Only
+    a `transport` cannot be shared by processes.
 
     Args:
         base_url: the service's URL, such as `http://judge:8000`. Defaults to the environment variable ADJUDGE_URL.
@@ -257,6 +270,15 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
         Returns:
             Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
         """
-        return await self.send(
-            comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
+        given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
+        chosen = split_options("compare", options, ComparisonRequest, given)
+        asked = validated(ComparisonRequest, {"run": self.run, **chosen, **given})
+        request = PreparedRequest(
+            "POST",
+            "/v1/comparisons",
+            ComparisonAnswer,
+            to_json_bytes(asked),
+            min_timeout_s=asked.deadline_s + ANSWER_MARGIN_S,
+            mismatch=partial(comparisons_problem, asked),
         )
+        return await self.send(request)

@@ -8,11 +8,13 @@ answer would not notice. Connections without a proxy therefore use TCP keepalive
 after the host is gone.
 
 Two processes that read from one connection take each other's answers. A process that was forked from one that has used
-a client therefore opens connections of its own (`ProcessBound`).
+a client, and an event loop that comes after another one, therefore open connections of their own (`Connections`).
 """
 
 import asyncio
+import inspect
 import os
+import pickle
 import random as _random
 import socket
 import ssl
@@ -167,47 +169,54 @@ class ConnectionSettings:
             return make(transport=transport, **options)
 
 
-class ProcessBound(Generic[HttpT]):
-    """What holds connections, made anew in a process that was forked after it was used.
+class Connections(Generic[HttpT]):
+    """HTTP clients, each for one event loop of one process.
 
-    The sockets of the parent process stay open, and so what it made is kept and not closed.
+    Connections can be used by the event loop that opened them only. A process that was forked after they were used
+    opens its own. The sockets of the parent process stay open, and so its HTTP clients are kept and not closed.
 
     Args:
-        make: makes it.
+        make: makes an HTTP client.
+        loop: returns the running event loop; None if connections need none.
         can_remake: whether `make` opens new connections, and does not use those of a transport that it was given.
     """
 
-    def __init__(self, make: Callable[[], HttpT], *, can_remake: bool = True) -> None:
-        self._make = make
-        self._can_remake = can_remake
-        self._made = make()
+    def __init__(
+        self,
+        make: Callable[[], HttpT],
+        loop: Callable[[], asyncio.AbstractEventLoop | None],
+        *,
+        can_remake: bool = True,
+    ) -> None:
+        self._make, self._loop, self._can_remake = make, loop, can_remake
+        self._spare: HttpT | None = make()  # so that mistakes are reported now
         self._process: int | None = None
-        self._inherited: list[HttpT] = []
+        self._made: dict[asyncio.AbstractEventLoop | None, HttpT] = {}
+        self._inherited: list[Mapping[asyncio.AbstractEventLoop | None, HttpT]] = []
 
     def get(self) -> HttpT:
-        """Return what belongs to this process.
+        """Return the HTTP client of the running event loop.
 
         Raises:
             RuntimeError: the connections belong to the parent process, and cannot be opened anew.
         """
         process = os.getpid()
-        if self._process is None:
-            self._process = process
-        elif self._process != process:
+        if self._process not in (None, process):
             if not self._can_remake:
-                raise forked_transport_error()
+                raise RuntimeError(
+                    "the connections of this client's transport belong to the process that this one was forked from; "
+                    "create a client with a transport of its own in each process, or leave transport out"
+                )
             self._inherited.append(self._made)
-            self._made = self._make()
-            self._process = process
-        return self._made
-
-
-def forked_transport_error() -> RuntimeError:
-    """The error of a client in a forked process, if it was given a transport that the parent process has used."""
-    return RuntimeError(
-        "the connections of this client's transport belong to the process that this one was forked from; create a "
-        "client with a transport of its own in each process, or leave transport out"
-    )
+            self._made = {}
+        self._process, loop = process, self._loop()
+        if loop in self._made:
+            return self._made[loop]
+        for other in [*self._made]:
+            if other is not None and other.is_closed():
+                self._made.pop(other, None)
+        spare, self._spare = self._spare, None
+        return self._made.setdefault(loop, spare or self._make())
 
 
 class HttpClient(Protocol):
@@ -260,12 +269,22 @@ class AsyncConnection:
             )
         )
 
+    @classmethod
+    def from_settings(cls, settings: ConnectionSettings) -> Self:
+        """Create a client with the settings of another one."""
+        made = cls.__new__(cls)
+        made._connect(settings)
+        return made
+
     def _connect(self, settings: ConnectionSettings) -> None:
         self.settings = settings
         self.base_url = settings.base_url
         self.run = settings.run
         self._policy = settings.retry_policy
-        self._connections = ProcessBound(self._open, can_remake=settings.transport is None)
+        self._connections = Connections(self._open, self._loop, can_remake=settings.transport is None)
+
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return asyncio.get_running_loop()
 
     def _open(self) -> HttpClient:
         return self.settings.make_client(httpx2.AsyncClient, httpx2.AsyncHTTPTransport)
@@ -297,8 +316,25 @@ class AsyncConnection:
             return error
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections of the running event loop."""
         await self._http.aclose()
+
+    def __getstate__(self) -> dict[str, Any]:
+        defaults = {name: one.default for name, one in inspect.signature(type(self)).parameters.items()}
+        given = {name: value for name, value in vars(self.settings).items() if value is not defaults[name]}
+        for name, value in given.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise TypeError(
+                    f"the client's {name} ({type(value).__name__}) cannot be pickled, so it cannot be sent to another "
+                    "process; give a client without it, or only the address"
+                ) from error
+        return {"settings": given, "run": self.run}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._connect(type(self)(**state["settings"]).settings)
+        self.run = state["run"]
 
     async def __aenter__(self) -> Self:
         return self

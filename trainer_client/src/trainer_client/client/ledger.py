@@ -22,6 +22,7 @@ from trainer_client.wire import (
     LengthPenalty,
     OverlongPenalty,
     RewardMode,
+    RewardOptions,
     UncertainPolicy,
     UsedProtocol,
     VerdictStatus,
@@ -158,18 +159,6 @@ def _path(run: str, part: str = "") -> str:
     return f"/v1/runs/{segment}{part}"
 
 
-_REWARD_FIELDS = (
-    "mode",
-    "kinds",
-    "format_weight",
-    "gate_fraction",
-    "length_penalty",
-    "overlong_penalty",
-    "truncation_factor",
-    "use",
-)
-
-
 class RecomputeKeywords(TypedDict, total=False):
     """The rules of recomputed rewards: fields of `wire.ledger.RecomputeRequest` and of its `reward`."""
 
@@ -231,7 +220,7 @@ class AsyncLedgerMethods(AsyncRunMethods):
         """
         name = run or self.run
         given = {rule: value for rule, value in rules.items() if value is not None}
-        reward = {rule: given.pop(rule) for rule in _REWARD_FIELDS if rule in given}
+        reward = {rule: given.pop(rule) for rule in RewardOptions.model_fields if rule in given}
         body = to_json_bytes(validated(RecomputeRequest, {"run": name, "reward": reward, **given}))
         mismatch = partial(_recomputed_problem, name)
         return self._recomputed(

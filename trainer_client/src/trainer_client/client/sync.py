@@ -129,8 +129,8 @@ class OwnPieces(httpx2.AsyncByteStream):
 class DrivenClient(AsyncClient):
     """An `AsyncClient` whose coroutines never wait for an event loop."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
-        self._connect(settings)
+    def _loop(self) -> None:
+        return None
 
     def _open(self) -> HttpClient:
         return BlockingHttp(self.settings.make_client(httpx2.Client, httpx2.HTTPTransport))
@@ -224,7 +224,7 @@ class Client:
             clock=clock,
             random=random,
         )
-        self.driven = DrivenClient(self.settings)
+        self.driven = DrivenClient.from_settings(self.settings)
 
     @property
     def base_url(self) -> str:

@@ -28,7 +28,7 @@ from trainer_client.trl._evolution import (
     evolve,
     merge_histories,
 )
-from trainer_client.trl._reward.judging import LoopClient
+from trainer_client.trl._reward.judging import own_client
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
@@ -89,7 +89,7 @@ class EvolvingRubrics(GenerationCallback):
             )
         if on_failure not in ("keep", "error"):
             raise ValueError(f"on_failure is {on_failure!r}; use 'keep' or 'error'")
-        self._client = LoopClient(AsyncClient(client) if isinstance(client, str) else client)
+        self._client = own_client(AsyncClient(client) if isinstance(client, str) else client)
         self._every_n_steps, self._groups, self._deadline_s = every_n_steps, groups, deadline_s
         self._parameters, self._min_spread = dict(parameters or {}), min_spread
         self._on_failure = on_failure
@@ -193,7 +193,7 @@ class EvolvingRubrics(GenerationCallback):
 
         async def work() -> EvolutionResult:
             try:
-                return await evolve(self._client.for_running_loop(), groups, reward.pinned, config)
+                return await evolve(self._client, groups, reward.pinned, config)
             finally:
                 await self._client.aclose()
 

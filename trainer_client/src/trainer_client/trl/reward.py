@@ -23,6 +23,7 @@ from trainer_client.rewards import check_rubric
 from trainer_client.trl._reward.dataset import (
     COLUMNS,
     MESSAGES_COLUMN,
+    RowBatch,
     RowGroup,
     WithoutRubric,
     check_column_names,
@@ -45,7 +46,7 @@ from trainer_client.trl._reward.distributed import (
     stored_in,
     warn,
 )
-from trainer_client.trl._reward.judging import JudgeWait, LoopClient, RubricPins, ScoringConfig
+from trainer_client.trl._reward.judging import JudgeWait, RubricPins, ScoringConfig, own_client
 from trainer_client.trl._reward.judging import preflight as check_service
 from trainer_client.trl._reward.scoring import (
     RankResult,
@@ -184,7 +185,7 @@ class RubricReward:
         self.__name__ = name or type(self).__name__
         self.__signature__ = inspect.signature(self.__call__)
         service = service_url(None) if client is None else client
-        self._client = LoopClient(service)
+        self._client = own_client(service)
         try:
             self._rubric = parse_rubric(rubric)
         except ValueError as error:
@@ -264,8 +265,7 @@ class RubricReward:
                     break
                 score_again = False
                 if own.away is not None:
-                    client = self._client.for_running_loop()
-                    score_again, waited_s = await self._wait.round(client, own.away, waited_s)
+                    score_again, waited_s = await self._wait.round(self._client, own.away, waited_s)
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
@@ -300,7 +300,7 @@ class RubricReward:
         copy = object.__new__(type(self))
         vars(copy).update(vars(self))
         copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
-        copy._options = {**options, **self._options}
+        copy._options, copy._client = {**options, **self._options}, own_client(self._client)
         copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
         copy._check()
         return copy
@@ -318,13 +318,11 @@ class RubricReward:
 
     async def report_measures(self, step: int, measures: Mapping[str, float]) -> None:
         """Report what was measured in a training step; see `Client.report_measures`."""
-        await self._client.for_running_loop().report_measures(step, measures)
+        await self._client.report_measures(step, measures)
 
     async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
         """Return the criteria that each row will be judged by, given the values of the column `rubric`."""
-        return await self._cache.criteria_for_rows(
-            self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
-        )
+        return await self._cache.criteria_for_rows(self._client, rubrics, self._rubric, self._pins, self._deadline_s)
 
     def check_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check rows of a dataset as a call would, before there are responses. No request is sent.
@@ -344,22 +342,32 @@ class RubricReward:
         names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", MESSAGES_COLUMN))
         columns = {name: [row.get(name) for row in rows] for name in names}
         self._warn_about_lookalikes(columns)
-        read = read_rows(
-            [row.get("prompt", "") for row in rows],
-            [""] * len(rows),
-            None,
-            rename_columns(columns, self._columns),
-            rubric=self._rubric,
-            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
-            without_rubric=self.without_rubric,
-            step=None,
-            stop_token_ids=None,
-        )
-        for group in read.groups:
+        for group in self._read([row.get("prompt", "") for row in rows], [""] * len(rows), None, columns).groups:
             try:
                 self._check_group(group)
             except ValueError as error:
                 raise InvalidRequest(f"row {group.rows[0]}: {error}") from error
+
+    def _read(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        ids: Sequence[Sequence[int]] | None,
+        columns: Mapping[str, Any],
+        step: int | None = None,
+        stop_token_ids: frozenset[int] | None = None,
+    ) -> RowBatch:
+        return read_rows(
+            prompts,
+            completions,
+            ids,
+            rename_columns(columns, self._columns),
+            rubric=self._rubric,
+            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
+            without_rubric=self.without_rubric,
+            step=step,
+            stop_token_ids=stop_token_ids,
+        )
 
     def _check_group(self, group: RowGroup) -> None:
         """Check that a row has what its rubric and the mode need."""
@@ -422,8 +430,9 @@ class RubricReward:
         return self.mode, options
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop."""
+        """Close the connections of the running event loop. A later call opens new ones."""
         await self._client.aclose()
+        self._client = own_client(self._client)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "last": None, "_kept_in": None}
@@ -448,15 +457,14 @@ class RubricReward:
 
         All ranks take part, and agree on the name of the lowest.
         """
-        name = context.run_name
-        if name is None and self._client.own_run is None and context.is_run:
+        name, given = context.run_name, self._client.settings.run
+        if name is None and given is None and context.is_run:
             own = self._made_runs.get(context.output_dir) or context.make_run_name(datetime.now(UTC))
             agreed = await order.all_gather(own)
             # another function of the trainer may have chosen it meanwhile
             name = self._made_runs[context.output_dir] = context.run_name or agreed[0]
             context.save_run(name)
-        self._client.default_run = name
-        run = self._client.run
+        run = self._client.run = given or name
         if run is not None and context.is_run and run not in self._linked:
             self._linked.add(run)
             if context.is_main_process:
@@ -493,17 +501,8 @@ class RubricReward:
         self._warn_about_lookalikes(columns)
         if self.select_judged_part is not None:
             columns.pop(MESSAGES_COLUMN, None)
-        rows = read_rows(
-            prompts,
-            completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
-            ids,
-            rename_columns(columns, self._columns),
-            rubric=self._rubric,
-            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
-            without_rubric=self.without_rubric,
-            step=step,
-            stop_token_ids=context.stop_token_ids,
-        )
+            completions = [self.select_judged_part(one) for one in completions]
+        rows = self._read(prompts, completions, ids, columns, step, context.stop_token_ids)
         if rows.non_text_parts:
             self._warn_once(NON_TEXT_PARTS_WARNING)
         self._template_opens = context.template_opens(prompts)
@@ -516,9 +515,7 @@ class RubricReward:
             work = self.overlapped_work(sent, ids)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
-        return await judge_and_reward(
-            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s, earlier
-        )
+        return await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)
 
     @property
     def weight(self) -> float:

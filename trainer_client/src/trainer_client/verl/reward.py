@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
-from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
@@ -22,40 +21,18 @@ from trainer_client import AsyncClient, _inputs
 from trainer_client._inputs import RubricOrReference, as_text, to_plain_data
 from trainer_client.client.calls import URL_VARIABLE, RubricLike
 from trainer_client.client.keywords import RewardKeywords
-from trainer_client.errors import (
-    AdjudgeError,
-    ConnectionFailed,
-    InvalidRequest,
-    MismatchedAnswer,
-    NotReady,
-    Overloaded,
-    ServerError,
-    TimedOut,
-)
+from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
+from trainer_client.tables import failure_kinds
 from trainer_client.wire import FailurePolicy, Group, ResponseReward, RewardMode
 from trainer_client.wire.problems import field_errors
 
 __all__ = ["ScoreKeywords", "compute_score", "compute_score_batch"]
 
 StepDeltas = Literal["carry", "fold"]
-_Clients = dict[tuple[str, str | None, int, float], AsyncClient]
-
-_OUTAGES: dict[type[AdjudgeError], str] = {
-    ConnectionFailed: "unreachable",
-    TimedOut: "timeout",
-    Overloaded: "overloaded",
-    NotReady: "not_ready",
-    MismatchedAnswer: "mismatched",
-    ServerError: "server",
-}
-"""Errors that are failures of the service and not of the request, by the kind under which they are logged."""
 
 _RATE_LIMITED = "verl.experimental.reward_loop.reward_manager.limited"
 
 logger = logging.getLogger(__name__)
-
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
-"""The clients of each event loop. Module state, since verl calls a plain function."""
 
 
 class ScoreKeywords(RewardKeywords, total=False):
@@ -128,6 +105,7 @@ async def compute_score(
     suppressed_errors: tuple[type[BaseException], ...] = (
         (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else ()
     )
+    caught_errors: tuple[type[BaseException], ...] = (AdjudgeError, *suppressed_errors)
     try:
         if url is None and not (url := os.environ.get(URL_VARIABLE, "").strip()):
             raise InvalidRequest(
@@ -146,12 +124,12 @@ async def compute_score(
             **options,
         )
         [response] = answer.groups[0].responses
-    except tuple(_OUTAGES) as error:
-        if on_failure == "error" and not suppressed_errors:
+    except caught_errors as error:
+        outage = outage_kind(error) if isinstance(error, AdjudgeError) else None
+        if not suppressed_errors and (outage is None or on_failure == "error"):
             raise
-        kinds = [next(kind for known, kind in _OUTAGES.items() if isinstance(error, known))]
-        return _result(None, "unscored", kinds) | _step_options(options)
-    except suppressed_errors as error:
+        if outage is not None:
+            return _result(None, "unscored", [outage]) | _step_options(options)
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
         return _result(None, "unscored", [kind]) | _step_options(options)
@@ -197,8 +175,7 @@ def compute_score_batch(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for client in _clients.pop(asyncio.get_running_loop(), {}).values():
-                await client.aclose()
+            await close_clients()
 
     return asyncio.run(score_all())
 
@@ -209,28 +186,32 @@ def _manager_zeroes_errors() -> bool:
     return bool(getattr(manager, "_class_initialized", False))
 
 
+_clients: dict[tuple[str, str | None, int, float], AsyncClient] = {}
+"""The clients by their settings. Module state, since verl calls a plain function."""
+
+
 def _client(url: str, run: str | None, retries: int, retry_budget_s: float) -> AsyncClient:
-    """Return the client of the running event loop for these settings."""
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = (url, run, retries, retry_budget_s)
-    if key not in clients:
+    if key not in _clients:
         try:
-            clients[key] = AsyncClient(url, run, retries=retries, retry_budget_s=retry_budget_s)
+            _clients[key] = AsyncClient(url, run, retries=retries, retry_budget_s=retry_budget_s)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-    return clients[key]
+    return _clients[key]
+
+
+async def close_clients() -> None:
+    """Close the connections of the running event loop."""
+    for client in _clients.values():
+        await client.aclose()
 
 
 def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str, Any]:
     steps = [(step.number, step.start, step.end, step.delta) for step in response.steps if step.delta is not None]
-    failed = [verdict.failure for verdict in response.verdicts if verdict.status == "failed"]
-    kinds: dict[str, None] = dict.fromkeys(failure.kind if failure else "engine" for failure in failed)
     reward = response.reward
-    if reward is None and not kinds and any(verdict.status == "uncertain" for verdict in response.verdicts):
-        kinds = {"uncertain": None}
     if reward is not None and step_deltas == "fold":
         reward, steps = math.fsum([reward, *(delta for *_, delta in steps)]), []
-    return _result(reward, response.status, list(kinds), steps)
+    return _result(reward, response.status, failure_kinds(response), steps)
 
 
 def _step_options(options: Mapping[str, Any]) -> dict[str, str]:

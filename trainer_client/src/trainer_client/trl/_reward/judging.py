@@ -2,16 +2,12 @@
 
 When the service fails, the affected rows have no answer but a kind of failure; only invalid requests raise. Groups are
 split over requests by their number, the number of responses and their size. `RubricPins` holds the version of each
-rubric that the run is judged by: the one that the first answer named, until it is changed. `LoopClient` creates a
-client for each event loop and process that a reward function is called in. `preflight` asks the service whether it can
-judge before training begins, and `JudgeWait` waits for a service that is away while training.
+rubric that the run is judged by: the one that the first answer named, until it is changed. `preflight` asks
+the service whether it can judge before training begins. `JudgeWait` waits for a service that is away while training.
 """
 
 import asyncio
-import inspect
 import logging
-import os
-import pickle
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +15,6 @@ from typing import Any
 
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference
-from trainer_client.client.connection import forked_transport_error
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
@@ -30,9 +25,9 @@ from trainer_client.errors import (
     MismatchedAnswer,
     NotFound,
     NotReady,
-    Overloaded,
     ServerError,
     TimedOut,
+    outage_kind,
 )
 from trainer_client.trl._reward.dataset import RowBatch, RowGroup
 from trainer_client.wire import (
@@ -137,20 +132,12 @@ MAX_CHARACTERS = 8_000_000
 """The largest size of a request in characters. In any script it stays below the service's default limit of 64 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSlice:
-    """The part of a group that goes into one request."""
-
-    group: RowGroup
-    rows: Sequence[int]
-
-
-def split_requests(rows: RowBatch) -> Iterator[list[GroupSlice]]:
-    """Yield the parts of each request, in order. No request contains two parts of the same group."""
-    parts: list[GroupSlice] = []
+def split_requests(rows: RowBatch) -> Iterator[list[RowGroup]]:
+    """Yield the groups of each request, in order. A large group is split, and its parts are in different requests."""
+    parts: list[RowGroup] = []
     size = 0
     for part, characters in _group_slices(rows):
-        again = bool(parts) and parts[-1].group is part.group
+        again = bool(parts) and parts[-1].id == part.id
         if parts and (again or len(parts) == MAX_GROUPS or size + characters > MAX_CHARACTERS):
             yield parts
             parts, size = [], 0
@@ -160,7 +147,7 @@ def split_requests(rows: RowBatch) -> Iterator[list[GroupSlice]]:
         yield parts
 
 
-def _group_slices(rows: RowBatch) -> Iterator[tuple[GroupSlice, int]]:
+def _group_slices(rows: RowBatch) -> Iterator[tuple[RowGroup, int]]:
     for group in rows.groups:
         shared = sum(_characters(text) for text in group.fields.values())
         if isinstance(group.rubric, RubricContent):
@@ -170,11 +157,11 @@ def _group_slices(rows: RowBatch) -> Iterator[tuple[GroupSlice, int]]:
         for row in group.rows:
             characters = _characters(rows.responses[row].text)
             if taken and (len(taken) == MAX_RESPONSES or size + characters > MAX_CHARACTERS):
-                yield GroupSlice(group, taken), size
+                yield replace(group, rows=taken), size
                 taken, size = [], shared
             taken.append(row)
             size += characters
-        yield GroupSlice(group, taken), size
+        yield replace(group, rows=taken), size
 
 
 def _characters(text: str | tuple[Message, ...]) -> int:
@@ -188,14 +175,6 @@ _CANCEL_TIMEOUT_S = 1.0
 """How long to wait for cancelled requests to end."""
 
 _RETRYABLE_STATUSES = frozenset({408, 425, 429})
-
-_FAILURE_KINDS: dict[type[AdjudgeError], str] = {
-    ConnectionFailed: "unreachable",
-    TimedOut: "timeout",
-    Overloaded: "overloaded",
-    NotReady: "not_ready",
-    MismatchedAnswer: "mismatched",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +258,19 @@ async def judge(
         rows = replace(rows, groups=[group for group in parts if group.rows])
     requests = list(split_requests(rows))
     if config.mode in COMPARES_RESPONSES:
-        _refuse_split_groups(requests)
+        _refuse_split_groups(rows.groups, requests)
     judging = _JudgingCall(client, rows.responses, config, pins, row_answers)
     await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in requests])
     return row_answers
 
 
-def _refuse_split_groups(requests: Sequence[Sequence[GroupSlice]]) -> None:
-    for part in (part for parts in requests for part in parts):
-        if len(part.rows) < (count := len(part.group.rows)):
+def _refuse_split_groups(groups: Sequence[RowGroup], requests: Sequence[Sequence[RowGroup]]) -> None:
+    sent = {part.id: len(part.rows) for parts in requests for part in parts}
+    for group in groups:
+        if sent[group.id] < (count := len(group.rows)):
             raise InvalidRequest(
                 "the mode compares the responses of a group with each other, but the group of row "
-                f"{part.group.rows[0]} has {count} responses that do not fit into one request of {MAX_CHARACTERS:,} "
+                f"{group.rows[0]} has {count} responses that do not fit into one request of {MAX_CHARACTERS:,} "
                 f"characters and {MAX_RESPONSES:,} responses; generate fewer or shorter ones for a prompt, or choose "
                 "another mode"
             )
@@ -331,9 +311,9 @@ class _JudgingCall:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
 
-    async def request(self, parts: Sequence[GroupSlice]) -> None:
+    async def request(self, parts: Sequence[RowGroup]) -> None:
         """Send one request. If the connection breaks, request the missing groups again as long as any arrive."""
-        waiting = {part.group.id: part for part in parts}
+        waiting = {part.id: part for part in parts}
         seconds_left = self._config.deadline_s
         while seconds_left > 0:
             before = len(waiting)
@@ -345,7 +325,7 @@ class _JudgingCall:
                     raise
                 if isinstance(error, MismatchedAnswer):
                     self._discard_answers(parts)
-                    waiting = {part.group.id: part for part in parts}
+                    waiting = {part.id: part for part in parts}
                 self._row_answers.last_error = str(error)
                 self._set_failure_kind(waiting.values(), failure_kind(error), away=is_away(error))
                 if not error.retryable or not 0 < len(waiting) < before:
@@ -354,7 +334,7 @@ class _JudgingCall:
                     return
             seconds_left = self._config.deadline_s - (self._loop.time() - self._began)
 
-    async def _stream(self, waiting: dict[str, GroupSlice], deadline_s: float) -> None:
+    async def _stream(self, waiting: dict[str, RowGroup], deadline_s: float) -> None:
         """Request the waiting groups, and remove those that arrive from `waiting`."""
         groups = [self._wire_group(part) for part in waiting.values()]
         answered: set[tuple[str, str | None]] = set()
@@ -371,7 +351,7 @@ class _JudgingCall:
                 async for group in stream:
                     part = waiting.pop(group.id)
                     self._store_answers(part, group)
-                    if isinstance(rubric := part.group.rubric or self._config.rubric, str):
+                    if isinstance(rubric := part.rubric or self._config.rubric, str):
                         answered.add((rubric, group.rubric))
             except asyncio.CancelledError:
                 if stream.retried_error is not None:  # the time was spent on attempts that failed
@@ -384,30 +364,28 @@ class _JudgingCall:
         for reference, digest in answered:
             self._pins.pin_from_answer(reference, digest, summary.rubrics)
 
-    def _store_answers(self, part: GroupSlice, group: GroupRewards) -> None:
+    def _store_answers(self, part: RowGroup, group: GroupRewards) -> None:
         for row, answer in zip(part.rows, group.responses, strict=True):
             self._row_answers.answers[row] = answer
             self._row_answers.digests[row] = group.rubric
         self._row_answers.away.difference_update(part.rows)
 
-    def _discard_answers(self, parts: Sequence[GroupSlice]) -> None:
+    def _discard_answers(self, parts: Sequence[RowGroup]) -> None:
         """Take back the answers of a request, since some of what came with them is another request's."""
         for part in parts:
             for row in part.rows:
                 self._row_answers.answers[row] = None
                 self._row_answers.digests[row] = None
 
-    def _set_failure_kind(self, parts: Iterable[GroupSlice], kind: str, *, away: bool = False) -> None:
+    def _set_failure_kind(self, parts: Iterable[RowGroup], kind: str, *, away: bool = False) -> None:
         for part in parts:
             for row in part.rows:
                 self._row_answers.kinds[row] = kind
             (self._row_answers.away.update if away else self._row_answers.away.difference_update)(part.rows)
 
-    def _wire_group(self, part: GroupSlice) -> Group:
-        own = {} if part.group.rubric is None else {"rubric": self._pinned(part.group.rubric)}
-        return Group.model_validate(
-            {**part.group.fields, **own, "responses": [self._responses[row] for row in part.rows]}
-        )
+    def _wire_group(self, part: RowGroup) -> Group:
+        own = {} if part.rubric is None else {"rubric": self._pinned(part.rubric)}
+        return Group.model_validate({**part.fields, **own, "responses": [self._responses[row] for row in part.rows]})
 
     def _pinned(self, rubric: RubricOrReference | None) -> RubricOrReference | None:
         return self._pins.pinned(rubric) if isinstance(rubric, str) else rubric
@@ -424,8 +402,8 @@ def failure_kind(error: AdjudgeError) -> str:
     """Return the kind of failure under which an error is logged."""
     if error.status == 429:
         return "overloaded"
-    known = next((kind for known, kind in _FAILURE_KINDS.items() if isinstance(error, known)), None)
-    return known or ("malformed" if error.status is not None and error.status < 300 else "server")
+    kind = outage_kind(error) or "server"
+    return "malformed" if kind == "server" and error.status is not None and error.status < 300 else kind
 
 
 _AWAY_STATUSES = frozenset({502, 503, 504})
@@ -549,79 +527,19 @@ DEFAULT_RETRIES = 30
 the service delays a training step by seconds and does not cost its rewards."""
 
 
-class LoopClient:
-    """Creates a client for each event loop and process. Pickling keeps the settings and drops the connections.
-
-    Args:
-        template: an address, or a client whose settings are copied; it is neither used nor closed.
-
-    Attributes:
-        default_run: the run of requests, if the template names none.
+def own_client(template: str | Client | AsyncClient) -> AsyncClient:
+    """Create a client of an address, or one with the settings of another client, which is neither used nor closed.
 
     Raises:
         TypeError: the template is neither, or is a client whose transport is not async.
         ValueError: the address is invalid.
     """
-
-    def __init__(self, template: str | Client | AsyncClient) -> None:
-        if isinstance(template, str):
-            template = AsyncClient(template, retries=DEFAULT_RETRIES)
-        if not isinstance(template, Client | AsyncClient):
-            raise TypeError(f"client is a {type(template).__name__}; give an address, a Client or an AsyncClient")
-        options = vars(template.settings)
-        if isinstance(template, Client):
-            if options["transport"] is not None:
-                raise TypeError("this Client's transport is not async; give an AsyncClient with an async transport")
-            options = {name: value for name, value in options.items() if name != "sleep"}
-        parameters = inspect.signature(AsyncClient).parameters
-        self._options = {name: value for name, value in options.items() if value is not parameters[name].default}
-        self._current: tuple[int, asyncio.AbstractEventLoop, AsyncClient] | None = None
-        self.default_run: str | None = None
-
-    @property
-    def base_url(self) -> str:
-        """The service's address."""
-        return str(self._options["base_url"])
-
-    @property
-    def own_run(self) -> str | None:
-        """The run of the template."""
-        run: str | None = self._options.get("run")
-        return run
-
-    @property
-    def run(self) -> str | None:
-        """The run that the client's requests belong to."""
-        return self.own_run or self.default_run
-
-    def for_running_loop(self) -> AsyncClient:
-        """Return the client of the running event loop.
-
-        Raises:
-            RuntimeError: this process was forked from one that has used the template's transport.
-        """
-        process, loop = os.getpid(), asyncio.get_running_loop()
-        if self._current is not None and self._current[0] != process and "transport" in self._options:
-            raise forked_transport_error()
-        if self._current is None or self._current[:2] != (process, loop):
-            self._current = process, loop, AsyncClient(**self._options)
-        client = self._current[2]
-        client.run = self.run
-        return client
-
-    async def aclose(self) -> None:
-        """Close the client of the running event loop. A new one is created when needed."""
-        if self._current is not None and self._current[1] is asyncio.get_running_loop():
-            await self._current[2].aclose()
-        self._current = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        for name, value in self._options.items():
-            try:
-                pickle.dumps(value)
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                raise TypeError(
-                    f"the client's {name} ({type(value).__name__}) cannot be pickled, so it cannot be sent to another "
-                    "process; give RubricReward a client without it, or only the address"
-                ) from error
-        return {"_options": self._options, "_current": None, "default_run": self.default_run}
+    if isinstance(template, str):
+        return AsyncClient(template, retries=DEFAULT_RETRIES)
+    if isinstance(template, AsyncClient):
+        return AsyncClient.from_settings(template.settings)
+    if not isinstance(template, Client):
+        raise TypeError(f"client is a {type(template).__name__}; give an address, a Client or an AsyncClient")
+    if template.settings.transport is not None:
+        raise TypeError("this Client's transport is not async; give an AsyncClient with an async transport")
+    return AsyncClient.from_settings(replace(template.settings, sleep=asyncio.sleep))

@@ -18,6 +18,7 @@ from typing import Any
 from trainer_client import AsyncClient
 from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError, NotReady
+from trainer_client.tables import failure_kinds
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.trl._reward.dataset import RowBatch
 from trainer_client.trl._reward.distributed import RankSummary, format_counts
@@ -289,12 +290,10 @@ def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
     """
     if answer is None:
         return (kind,)
-    kinds = dict.fromkeys(v.failure.kind if v.failure else "engine" for v in answer.verdicts if v.status == "failed")
+    kinds = failure_kinds(answer)
     if judged_reward(answer) is None and not kinds:
-        if any(verdict.status == "uncertain" for verdict in answer.verdicts):
-            return ("uncertain",)
         return ("not_finite" if answer.reward is not None else "unscored",)
-    return tuple(kinds)
+    return kinds
 
 
 ACCEPTED_ANSWER = ResponseReward(reward=1.0, status="scored", verdicts=())
@@ -491,37 +490,35 @@ def _score_rows(
     weights: Sequence[float],
     cache: RubricCache | None,
 ) -> list[ScoredRow]:
-    scored: list[ScoredRow | None] = [None] * len(rows.responses)
-    for row, id_ in rows.accepted.items():
-        scored[row] = ScoredRow(
-            group=id_,
-            reward=weighted_sum([judged_reward(ACCEPTED_ANSWER), *(other[row] for other in extra_rewards)], weights),
-            answer=ACCEPTED_ANSWER,
-            criteria=(),
-            failures=(),
+    def scored_row(row: int, group: str, answer: ResponseReward | None, **more: Any) -> ScoredRow:
+        return ScoredRow(
+            group=group,
+            reward=weighted_sum([judged_reward(answer), *(other[row] for other in extra_rewards)], weights),
+            answer=answer,
             response=rows.responses[row],
             reasoning=config.reasoning,
-            without_rubric=True,
             steps=config.steps,
             opens=config.prompt_opens,
+            **more,
         )
+
+    scored = {
+        row: scored_row(row, id_, ACCEPTED_ANSWER, criteria=(), failures=(), without_rubric=True)
+        for row, id_ in rows.accepted.items()
+    }
     for group in rows.groups:
         rubric = group.rubric or config.rubric
         inline: tuple[Criterion, ...] | None = rubric.criteria if isinstance(rubric, RubricContent) else None
         for row in group.rows:
             answer = row_answers.answers[row]
-            scored[row] = ScoredRow(
-                group=group.id,
-                reward=weighted_sum([judged_reward(answer), *(other[row] for other in extra_rewards)], weights),
-                answer=answer,
+            scored[row] = scored_row(
+                row,
+                group.id,
+                answer,
                 criteria=cache.get(row_answers.digests[row]) if inline is None and cache is not None else inline,
                 failures=failures_of(answer, row_answers.kinds[row]),
-                response=rows.responses[row],
-                reasoning=config.reasoning,
                 without_rubric=row in rows.without_rubric,
                 rubric=rubric,
                 fields=group.fields,
-                steps=config.steps,
-                opens=config.prompt_opens,
             )
-    return [row for row in scored if row is not None]
+    return [scored[row] for row in sorted(scored)]
