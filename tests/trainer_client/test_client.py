@@ -18,6 +18,11 @@ from trainer_client import (
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 
 
+def test_both_clients_have_the_same_methods():
+    offered, blocking = ({name for name in dir(each) if not name.startswith("_")} for each in (AsyncClient, Client))
+    assert blocking - {"close", "base_url", "run"} == offered - {"aclose", "from_settings"}
+
+
 class TestRewards:
     def test_the_request_follows_the_contract(self, service, connect):
         service.script(ScriptedReply(body=REWARDS))
