@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.metrics import RESAMPLES
-from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
-from judge_server.judging.contextual import relative_probability
+from judge_server.judging.calibration import FittedCalibration, ProbabilityMap, relative_probability
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
 from judge_server.prompts.library import builtin_templates
 

@@ -9,6 +9,7 @@ import pytest
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
 from judge_server.errors import InvalidRequest, NotReady, Overloaded
+from judge_server.judging.calibration import relative_probability
 from judge_server.judging.combining import (
     Band,
     CascadeRule,
@@ -19,7 +20,6 @@ from judge_server.judging.combining import (
     WeightedMean,
     combine_plans,
 )
-from judge_server.judging.contextual import relative_probability
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, collect

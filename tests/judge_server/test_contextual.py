@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import TooLarge
-from judge_server.judging.calibration import NEUTRAL
-from judge_server.judging.contextual import relate, relative_probability
+from judge_server.judging.calibration import NEUTRAL, relate, relative_probability
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import collect
 from judge_server.ledger.rows import recorded_page

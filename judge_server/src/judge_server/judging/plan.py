@@ -1,13 +1,12 @@
 """Planning: turn (response, criterion) pairs into calls and checks, each with a digest. Pure; nothing is asked here."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from judge_server.errors import invalid_field
-from judge_server.judging.calibration import ProbabilityMap
-from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict
+from judge_server.judging.calibration import EMPTY_RESPONSE, ProbabilityMap, RelativeVerdict
 from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
@@ -188,6 +187,30 @@ _UNMET, _UNMET_GRADE = [
 """The outcome of a criterion that a response without content does not meet, by its digest; with and without grades."""
 
 
+AskedQuestions = list[tuple[Question, bytes]]
+"""Questions, each with the part of its digest that does not depend on the response."""
+
+
+class _Draft:
+    """What is planned so far about one response: its calls and checks, and the digests of each criterion's votes."""
+
+    def __init__(self, digests: CallDigests) -> None:
+        self._digests = digests
+        self.calls: list[PlannedCall] = []
+        self.checks: dict[bytes, Check] = {}
+        self.votes_of: dict[str, list[bytes]] = {}
+        self.turns_of: dict[str, list[tuple[int, bytes]]] = {}
+        self.relative: dict[bytes, RelativeVerdict] = {}
+        self.by_turn: list[TurnsVerdict] = []
+        self.decoy: PendingVerdict | None = None
+
+    def add(self, question: Question, ending: bytes) -> tuple[bytes, ...]:
+        """Add a call; return the digest of each verdict in its reply."""
+        digests = self._digests.with_ending(question.call, ending, len(question.criteria))
+        self.calls.append(PlannedCall(question, digests))
+        return digests
+
+
 class GroupPlanner:
     """Plans the calls and checks for the responses to one prompt under one rubric. What they share is built once.
 
@@ -244,8 +267,8 @@ class GroupPlanner:
         self._looks_at_turns = prepared.config.protocol != "likert" and any(
             criterion.applies_to != "trajectory" for criterion in criteria
         )
-        self._turn_questions: dict[tuple[str, int], list[tuple[Question, bytes]]] = {}
-        self._questions: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Question, bytes]]] = {}
+        self._turn_questions: dict[tuple[str, int], AskedQuestions] = {}
+        self._questions: dict[tuple[tuple[str, ...], tuple[int, ...]], AskedQuestions] = {}
         self._program_digests: dict[str, bytes] = {}
         self._content_free: ResponsePlan | None = None
         self._content_free_by_id: dict[str, tuple[bytes, ProbabilityMap]] = {}
@@ -265,51 +288,26 @@ class GroupPlanner:
         turns = judged.turns if self._looks_at_turns and len(judged.turns) > 1 else ()
         shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
         images = (*self._images, *images_of(judged.messages or ()))
-        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared, images)
-        step_numbers = tuple([step.number for step in steps])
-        to_ask, unmet = self._to_ask, self._decided(judged)
-        if unmet:
-            to_ask = tuple([criterion for criterion in to_ask if criterion.id not in unmet])
-
-        planned_calls: list[PlannedCall] = []
-        relative: dict[bytes, RelativeVerdict] = {}
-        votes_of: dict[str, list[bytes]] = {id_: [digest] for id_, (digest, _) in unmet.items()}
-        whole = tuple([criterion for criterion in to_ask if not turns or criterion.applies_to == "trajectory"])
-        for question, ending in self._questions_about(whole, step_numbers) if whole or not turns else ():
-            call_digests = digests.with_ending(question.call, ending, len(question.criteria))
-            planned_calls.append(PlannedCall(question, call_digests))
-            for criterion, digest in zip(question.criteria, call_digests, strict=True):
-                votes_of.setdefault(criterion, []).append(self._relate(criterion, digest, relative))
-        turns_of: dict[str, list[tuple[int, bytes]]] = {}
-        for scoped in to_ask if turns else ():
-            for turn in _turns_for(scoped, turns):
-                for question, ending in self._questions_about_turn(scoped, turn.number):
-                    (digest,) = call_digests = digests.with_ending(question.call, ending)
-                    planned_calls.append(PlannedCall(question, call_digests))
-                    digest = self._relate(scoped.id, digest, relative)
-                    votes_of.setdefault(scoped.id, []).append(digest)
-                    turns_of.setdefault(scoped.id, []).append((turn.number, digest))
-        decoy = None
-        if "decoy" in self._defences and to_ask:
-            question, ending = self._decoy_question(judged.text, step_numbers)
-            decoy = PendingVerdict(question.criteria[0], "judge", digests.with_ending(question.call, ending))
-            planned_calls.append(PlannedCall(question, decoy.digests))
-        checks: dict[bytes, Check] = {}
+        unmet = self._decided(judged)
+        to_ask = tuple([criterion for criterion in self._to_ask if criterion.id not in unmet])
+        draft = _Draft(CallDigests(self._prepared.fingerprint, self._templates.system, shared, images))
+        draft.votes_of = {id_: [digest] for id_, (digest, _) in unmet.items()}
+        self._add_calls(draft, to_ask, turns, judged, tuple([step.number for step in steps]))
         subjects: dict[str, bytes] = {}
         for verified, program in self.verified:
             looked_at = _turns_for(verified, turns)
             for check in self._checks(verified, program, judged, final_answer, parts, looked_at):
                 digest = self._digest(verified.id, check, subjects)
-                checks[digest] = check
-                votes_of.setdefault(verified.id, []).append(digest)
+                draft.checks[digest] = check
+                draft.votes_of.setdefault(verified.id, []).append(digest)
             numbers = [turn.number for turn in looked_at]
-            turns_of[verified.id] = list(zip(numbers, votes_of[verified.id], strict=False))
-        by_turn: list[TurnsVerdict] = []
+            draft.turns_of[verified.id] = list(zip(numbers, draft.votes_of[verified.id], strict=False))
+        pending = self._pending(draft, unmet, turns)
         return ResponsePlan(
-            self._pending(votes_of, turns_of, unmet, turns, relative, by_turn),
-            Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls]), images),
-            tuple(planned_calls),
-            tuple(checks.items()),
+            pending,
+            Batch(self._templates.system, shared, tuple([a.question.call for a in draft.calls]), images),
+            tuple(draft.calls),
+            tuple(draft.checks.items()),
             self._prepared.multi_templates.system
             if self._prepared.config.protocol == "checklist"
             else self._prepared.single_templates.system,
@@ -317,10 +315,35 @@ class GroupPlanner:
             omitted,
             self._group,
             tuple(dict.fromkeys(unmet.values())),
-            decoy,
-            self._content_free_for(relative.values()),
-            (*relative.values(), *by_turn),
+            draft.decoy,
+            self._content_free_for(draft.relative.values()),
+            (*draft.relative.values(), *draft.by_turn),
         )
+
+    def _add_calls(
+        self,
+        draft: "_Draft",
+        to_ask: tuple[Criterion, ...],
+        turns: Sequence[Step],
+        judged: JudgedContent,
+        step_numbers: tuple[int, ...],
+    ) -> None:
+        """Add the calls about the whole response, about its turns, and about the decoy criterion."""
+        whole = tuple([criterion for criterion in to_ask if not turns or criterion.applies_to == "trajectory"])
+        for question, ending in self._questions_about(whole, step_numbers) if whole or not turns else ():
+            for criterion, digest in zip(question.criteria, draft.add(question, ending), strict=True):
+                draft.votes_of.setdefault(criterion, []).append(self._relate(criterion, digest, draft.relative))
+        for scoped in to_ask if turns else ():
+            for turn in _turns_for(scoped, turns):
+                for question, ending in self._questions_about_turn(scoped, turn.number):
+                    (digest,) = draft.add(question, ending)
+                    digest = self._relate(scoped.id, digest, draft.relative)
+                    draft.votes_of.setdefault(scoped.id, []).append(digest)
+                    draft.turns_of.setdefault(scoped.id, []).append((turn.number, digest))
+        if "decoy" in self._defences and to_ask:
+            decoy = decoy_for(judged.text)
+            ((question, ending),) = self._asked(lambda one: [ask_alone(self._prepared, decoy, step_numbers, one)], 1)
+            draft.decoy = PendingVerdict(decoy.id, "judge", draft.add(question, ending))
 
     def _plan_content_free(self) -> ResponsePlan:
         """Plan the calls about an empty response, one for each criterion, without a step or a turn."""
@@ -436,56 +459,40 @@ class GroupPlanner:
         unmet = _UNMET_GRADE if protocol in ("graded", "checklist") else _UNMET
         return {one.id: unmet for one in self._to_ask if one.weight >= 0 and one.kind != "pitfall"}
 
-    def _decoy_question(self, text: str, step_numbers: tuple[int, ...]) -> tuple[Question, bytes]:
-        temperature = self._prepared.config.temperature
-        sample = SamplingOptions(temperature, 0) if temperature else None
-        question = ask_alone(self._prepared, decoy_for(text), step_numbers, sample)
-        return question, ending_of(question.call, question.scaling)
-
     def _digest(self, criterion: str, check: Check, subjects: dict[str, bytes]) -> bytes:
         if criterion not in self._program_digests:
             self._program_digests[criterion] = check.program_digest()
         return check.digest_with(self._program_digests[criterion], subjects)
 
-    def _questions_about(
-        self, to_ask: tuple[Criterion, ...], step_numbers: tuple[int, ...]
-    ) -> list[tuple[Question, bytes]]:
-        """Return the questions about a response with these steps, vote by vote, each with its digest ending."""
-        key = tuple([criterion.id for criterion in to_ask]), step_numbers
-        questions = self._questions.get(key)
-        if questions is None:
-            temperature = self._prepared.config.temperature
-            samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
-            questions = self._questions[key] = [
-                (question, ending_of(question.call, question.scaling))
-                for sample in samples
-                for question in ask_criteria(self._prepared, to_ask, step_numbers, sample)
-            ]
-        return questions
+    def _asked(self, make: Callable[[SamplingOptions | None], list[Question]], votes: int) -> AskedQuestions:
+        """Return the questions that `make` makes, vote by vote, each with its digest ending."""
+        temperature = self._prepared.config.temperature
+        samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(votes)]
+        return [(one, ending_of(one.call, one.scaling)) for sample in samples for one in make(sample)]
 
-    def _questions_about_turn(self, criterion: Criterion, turn: int) -> list[tuple[Question, bytes]]:
-        """Return the questions about one turn of a response, vote by vote, each with its digest ending."""
+    def _questions_about(self, to_ask: tuple[Criterion, ...], step_numbers: tuple[int, ...]) -> AskedQuestions:
+        """Return the questions about a response with these steps."""
+        key = tuple([criterion.id for criterion in to_ask]), step_numbers
+        if key not in self._questions:
+            self._questions[key] = self._asked(
+                lambda sample: ask_criteria(self._prepared, to_ask, step_numbers, sample), self._votes
+            )
+        return self._questions[key]
+
+    def _questions_about_turn(self, criterion: Criterion, turn: int) -> AskedQuestions:
+        """Return the questions about one turn of a response."""
         key = criterion.id, turn
-        questions = self._turn_questions.get(key)
-        if questions is None:
+        if key not in self._turn_questions:
             description = f"In turn {turn} alone: {criterion.description}"
             about = criterion.model_copy(update={"description": description})
-            temperature = self._prepared.config.temperature
-            samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
-            asked = [ask_alone(self._prepared, about, None, sample) for sample in samples]
-            questions = self._turn_questions[key] = [(one, ending_of(one.call, one.scaling)) for one in asked]
-        return questions
+            self._turn_questions[key] = self._asked(
+                lambda sample: [ask_alone(self._prepared, about, None, sample)], self._votes
+            )
+        return self._turn_questions[key]
 
-    def _pending(
-        self,
-        votes_of: dict[str, list[bytes]],
-        turns_of: dict[str, list[tuple[int, bytes]]],
-        decided: Collection[str],
-        turns: Sequence[Step],
-        relative: Mapping[bytes, RelativeVerdict],
-        by_turn: list[TurnsVerdict],
-    ) -> tuple[PendingVerdict, ...]:
-        """Return the verdicts that an answer needs; adds those that are combined from turns to `by_turn`."""
+    def _pending(self, draft: "_Draft", decided: Collection[str], turns: Sequence[Step]) -> tuple[PendingVerdict, ...]:
+        """Return the verdicts that an answer needs; adds those that are combined from turns to the draft."""
+        votes_of, relative = draft.votes_of, draft.relative
         if self._prepared.config.protocol == "likert":
             return (PendingVerdict(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
@@ -496,8 +503,8 @@ class GroupPlanner:
             if c.id in decided:
                 pending.append(PendingVerdict(c.id, "no_content", digests, step))
             elif turns and c.applies_to == "each_turn" and digests:
-                by_turn.append(TurnsVerdict.of(turns_of[c.id], avoided=c.avoided))
-                whole = by_turn[-1]
+                whole = TurnsVerdict.of(draft.turns_of[c.id], avoided=c.avoided)
+                draft.by_turn.append(whole)
                 pending.append(PendingVerdict(c.id, method, (whole.digest,), None, whole.turns, parts or whole.parts))
             elif turns and c.applies_to == "last_turn":
                 last = turns[-1].number if self._stepwise else None

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
-from judge_server.judging.contextual import CONTENT_FREE_WEIGHT
+from judge_server.judging.calibration import CONTENT_FREE_WEIGHT, NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.presentation import STEP_WORDS
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no

@@ -17,13 +17,13 @@ from opentelemetry.trace import Span
 
 from judge_server.errors import invalid_field
 from judge_server.judging.calibration import (
+    CONTENT_FREE_WEIGHT,
     NEUTRAL,
     Calibration,
     CalibrationSet,
     FittedCalibration,
     StoredCalibration,
 )
-from judge_server.judging.contextual import CONTENT_FREE_WEIGHT
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
@@ -137,16 +137,14 @@ class Judge:
                 _refuse_what_must_be_written(config)
             template_set = self.templates.find(config.template)
             _refuse_other_protocols(config, template_set.declaration)
-            single_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, typed=typed, steps=config.steps),
-                self._fence,
-                template_set.templates,
-            )
-            multi_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, several=True, typed=typed, steps=config.steps),
-                self._fence,
-                template_set.templates,
-            )
+            single_templates, multi_templates = [
+                PromptTemplates(
+                    PromptForm(config.protocol, config.rationale, several, typed, config.steps),
+                    self._fence,
+                    template_set.templates,
+                )
+                for several in (False, True)
+            ]
             digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
             fitted = None
             if config.plain and not template_set.declaration.digest_parts:
