@@ -291,7 +291,7 @@ async def test_withheld_fields_and_verdict_words_are_part_of_the_fingerprint(tmp
     ("text", "says"),
     [
         ("protocols = ", "is not valid TOML: "),
-        ("# \ud800".encode("utf-8", "surrogatepass"), "is not valid TOML: "),
+        ("# \ud800".encode("utf-8", "surrogatepass"), "this is not UTF-8 text; save the file as UTF-8"),
         ("#" * 4001, "is larger than 4,000 bytes; shorten it"),
         ('hides = ["grounding"]', "declares 'hides'; it can declare protocols, requires, withholds, verdicts"),
         ('protocols = "binary"', "protocols is 'binary'; give a list of words"),
@@ -324,5 +324,5 @@ def test_a_set_without_declarations_supports_all_protocols_and_shows_all_fields(
     assert read_declaration(tmp_path) == Declaration()
     (tmp_path / "set.toml").unlink()
     (tmp_path / "set.toml").mkdir()
-    with pytest.raises(InvalidTemplate, match="cannot be read"):
+    with pytest.raises(InvalidTemplate, match="is not a file; put a text file there, or remove it"):
         read_declaration(tmp_path)

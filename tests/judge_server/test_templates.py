@@ -16,7 +16,6 @@ from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     MAX_TEMPLATE_BYTES,
     InvalidTemplate,
-    TrialCriterion,
     builtin_templates,
     check_template,
     read_set,
@@ -43,7 +42,6 @@ def test_builtin_templates_follow_the_rules_for_every_template(name: str) -> Non
 
 def test_a_template_may_read_every_field_of_a_criterion() -> None:
     assert {field.name for field in fields(CriterionView)} == set(CRITERION)
-    assert {field.name for field in fields(TrialCriterion)} == set(CRITERION)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from judge_server.prompts.fencing import neutralise
 from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     ENVIRONMENT,
+    CriterionView,
     InvalidTemplate,
     builtin_templates,
     decision_templates,
@@ -42,27 +43,6 @@ class PromptForm:
     several: bool = False
     typed: bool = False
     steps: StepRule = "headings"
-
-
-@dataclass(frozen=True, slots=True)
-class CriterionView:
-    """A criterion as templates see it, with control tokens broken in all its texts.
-
-    `negative` is true if a good response avoids the criterion: a pitfall, or a criterion of negative weight. `name` and
-    the fields after it are empty if the criterion does not have them; the entries of a list are joined by semicolons.
-    """
-
-    description: str
-    kind: str
-    scale: int
-    points: str
-    negative: bool
-    name: str
-    required_elements: str
-    scoring_guide: str
-    expected_keywords: str
-    expected_concepts: str
-    verification_method: str
 
 
 class PromptTemplates:

@@ -96,19 +96,12 @@ def read_declaration(folder: Path) -> Declaration:
     Raises:
         InvalidTemplate: the file cannot be read, is not TOML, or declares something that a set cannot.
     """
-    path = folder / SET_FILE
-    where = f"{folder.name}/{SET_FILE}"
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_SET_FILE_BYTES + 1)
-    except FileNotFoundError:
+    path, where = folder / SET_FILE, f"{folder.name}/{SET_FILE}"
+    if not path.exists():
         return DEFAULT_DECLARATION
-    except OSError as error:
-        raise InvalidTemplate(f"{where} cannot be read: {error.strerror}") from error
-    if len(content) > MAX_SET_FILE_BYTES:
-        raise InvalidTemplate(f"{where} is larger than {MAX_SET_FILE_BYTES:,} bytes; shorten it")
+    content = read_source(path, where=where, limit=MAX_SET_FILE_BYTES)
     try:
-        declared_values = tomllib.loads(content.decode("utf-8"))
+        declared_values = tomllib.loads(content)
     except (ValueError, RecursionError) as error:
         raise InvalidTemplate(f"{where} is not valid TOML: {error}") from error
     return _declaration(declared_values, where)
@@ -339,21 +332,21 @@ def read_template(path: Path) -> str:
     return text
 
 
-def read_source(path: Path, *, where: str) -> str:
-    """Read the text of a template file without checking it; `where` is its name in messages.
+def read_source(path: Path, *, where: str, limit: int = MAX_TEMPLATE_BYTES) -> str:
+    """Read the text of a file without checking it; `where` is its name in messages.
 
     Raises:
-        InvalidTemplate: it cannot be read, or is not UTF-8 text of at most `MAX_TEMPLATE_BYTES` bytes.
+        InvalidTemplate: it cannot be read, or is not UTF-8 text of at most `limit` bytes.
     """
     try:
         if not path.is_file():
             raise InvalidTemplate(f"{where} is not a file; put a text file there, or remove it")
         with path.open("rb") as file:
-            content = file.read(MAX_TEMPLATE_BYTES + 1)
+            content = file.read(limit + 1)
     except OSError as error:
         raise InvalidTemplate(f"{where} cannot be read: {error.strerror}") from error
-    if len(content) > MAX_TEMPLATE_BYTES:
-        raise InvalidTemplate(f"{where} is larger than {MAX_TEMPLATE_BYTES:,} bytes; shorten it")
+    if len(content) > limit:
+        raise InvalidTemplate(f"{where} is larger than {limit:,} bytes; shorten it")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -411,8 +404,12 @@ _FLAGS = frozenset({"conversation", "show_final_answer", "rationale", "several"}
 
 
 @dataclass(frozen=True, slots=True)
-class TrialCriterion:
-    """A criterion as a template sees it, with a description that no template contains."""
+class CriterionView:
+    """A criterion as templates see it, with control tokens broken in all its texts.
+
+    `negative` is true if a good response avoids the criterion: a pitfall, or a criterion of negative weight. `name` and
+    the fields after it are empty if the criterion does not have them; the entries of a list are joined by semicolons.
+    """
 
     description: str
     kind: str = "point"
@@ -436,11 +433,11 @@ class Rendering:
 
 
 _CRITERIA = (
-    *[TrialCriterion(f"⟦{kind}⟧", kind, negative=kind == "pitfall") for kind in get_args(CriterionKind)],
-    TrialCriterion("⟦negative⟧", negative=True),
-    TrialCriterion("⟦scale⟧", scale=20, points="20"),
-    TrialCriterion("⟦guided⟧", name="n", required_elements="r", scoring_guide="s", expected_keywords="k"),
-    TrialCriterion("⟦checked⟧", expected_concepts="c", verification_method="v"),
+    *[CriterionView(f"⟦{kind}⟧", kind, negative=kind == "pitfall") for kind in get_args(CriterionKind)],
+    CriterionView("⟦negative⟧", negative=True),
+    CriterionView("⟦scale⟧", scale=20, points="20"),
+    CriterionView("⟦guided⟧", name="n", required_elements="r", scoring_guide="s", expected_keywords="k"),
+    CriterionView("⟦checked⟧", expected_concepts="c", verification_method="v"),
 )
 
 
@@ -480,7 +477,7 @@ def _where(failed: Sequence[Mapping[str, Any]], tried: Sequence[Rendering], name
 
 
 def _describe_value(other: str, value: Any, name: str) -> str:
-    if isinstance(value, TrialCriterion):
+    if isinstance(value, CriterionView):
         return f"criterion.kind is {value.kind!r}"
     if other == name or isinstance(value, tuple):
         return ""
@@ -504,5 +501,5 @@ def _values(name: str) -> tuple[Any, ...]:
 def _texts(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    criteria = value if isinstance(value, tuple) else (value,) if isinstance(value, TrialCriterion) else None
+    criteria = value if isinstance(value, tuple) else (value,) if isinstance(value, CriterionView) else None
     return (value,) if criteria is None else tuple([criterion.description for criterion in criteria])
