@@ -48,27 +48,22 @@ class ConcurrencyLimit(Protocol):
 
 
 class FixedLimit:
-    """A fixed number of batches."""
+    """A number of batches: a fixed one, or with `reported`, the one that the engine reports."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, reported: bool = False) -> None:
         self.limit = limit
+        self._reported = reported
 
     def resize(self, most: int) -> None:
-        """Do nothing: the limit is fixed."""
+        """Use the reported number, if it counts."""
+        if self._reported:
+            self.limit = most
 
     def record_batch(self, tokens: float, *, full: bool) -> None:
-        """Do nothing: the limit is fixed."""
+        """Do nothing: what happens changes no limit."""
 
     def record_rejection(self) -> None:
-        """Do nothing: the limit is fixed."""
-
-
-class EngineReportedLimit(FixedLimit):
-    """The number of batches that the engine reports."""
-
-    def resize(self, most: int) -> None:
-        """Use the reported number."""
-        self.limit = most
+        """Do nothing: what happens changes no limit."""
 
 
 class AdaptiveLimit:
@@ -360,4 +355,6 @@ def estimated_tokens(batch: Batch) -> float:
 def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:
     if rules.batches == "auto":
         return AdaptiveLimit(concurrent_batches, clock)
-    return EngineReportedLimit(concurrent_batches) if rules.batches is None else FixedLimit(rules.batches)
+    if rules.batches is None:
+        return FixedLimit(concurrent_batches, reported=True)
+    return FixedLimit(rules.batches)
