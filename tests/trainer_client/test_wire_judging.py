@@ -21,25 +21,6 @@ def problems(model: type[BaseModel], body: dict[str, Any]) -> dict[str, str]:
 
 class TestJudgingOptions:
     @pytest.mark.parametrize(
-        ("options", "protocol", "share"),
-        [
-            ({}, "binary", 1),
-            ({}, "graded", 1),
-            ({}, "checklist", 12),
-            ({"criteria_per_call": 5}, "checklist", 5),
-            ({"criteria_per_call": 5}, "binary", 5),
-            ({"criteria_per_call": "all"}, "stepwise", 12),
-        ],
-    )
-    def test_criteria_share_a_call_as_requested_and_all_of_them_in_a_checklist(
-        self, options: dict[str, Any], protocol: Any, share: int
-    ) -> None:
-        assert JudgingOptions.model_validate(options).per_call(protocol, 12) == share
-
-    def test_a_call_holds_at_least_one_criterion_even_of_an_empty_rubric(self) -> None:
-        assert JudgingOptions(criteria_per_call="all").per_call("likert", 0) == 1
-
-    @pytest.mark.parametrize(
         ("options", "temperature"),
         [
             ({}, 0.0),

@@ -152,12 +152,6 @@ class JudgingOptions(ComparisonOptions):
             return self.temperature
         return VOTING_TEMPERATURE if self.votes > 1 else 0.0
 
-    def per_call(self, protocol: JudgingProtocol, criteria: int) -> int:
-        """The number of criteria in one call, for a rubric of `criteria` criteria."""
-        if self.criteria_per_call == "all" or (self.criteria_per_call is None and protocol == "checklist"):
-            return max(criteria, 1)
-        return self.criteria_per_call or 1
-
 
 class LengthPenalty(RequestModel):
     """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
