@@ -2,7 +2,7 @@
 
 import pytest
 
-from judge_server.scheduling.admission import AdaptiveLimit, FixedLimit
+from judge_server.scheduling.admission import AdaptiveLimit
 
 
 class Engine:
@@ -84,11 +84,3 @@ def test_the_limit_scales_with_the_capacity_of_the_engine_and_never_exceeds_it()
     assert all(1 <= seen <= 128 for seen in engine.drive(limit, 6000))
     limit.resize(1)
     assert limit.limit == 1
-
-
-def test_a_fixed_limit_never_changes() -> None:
-    limit = FixedLimit(7)
-    limit.resize(9)
-    limit.record_batch(1.0, full=True)
-    limit.record_rejection()
-    assert limit.limit == 7

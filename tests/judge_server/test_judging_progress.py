@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from judge_server.errors import NotReady, Overloaded, ServiceError
-from judge_server.judging.results import Costs, Judged, JudgingProgress, Outcomes, collect
+from judge_server.judging.results import NO_COSTS, Costs, Judged, JudgingProgress, MemberCosts, Outcomes, collect
 from judge_server.ports import JudgeResult
 
 MET, UNMET = JudgeResult(1.0), JudgeResult(0.0)
@@ -44,6 +44,13 @@ async def test_what_was_judged_is_told_before_an_error_unless_the_request_is_ref
     with pytest.raises(type(error)):
         await read()
     assert list(told.by_digest) == expected
+
+
+def test_costs_and_those_of_members_add_number_by_number() -> None:
+    one = Costs(1, 20, 30, 4, 0.5, 0.25)
+    assert one + Costs(2, 1, 0, 1, 0.25, 1.0) == Costs(3, 21, 30, 5, 0.75, 1.25)
+    assert one + NO_COSTS == one
+    assert MemberCosts(2, 1, one) + MemberCosts(1, 0, one) == MemberCosts(3, 1, one + one)
 
 
 async def test_leaving_cancels_the_judging() -> None:
