@@ -27,22 +27,7 @@ from rubric_store.formats.documents import (
     parse_json,
     with_lines,
 )
-from rubric_store.formats.published import (
-    dro,
-    frontierscience,
-    geval,
-    grounded,
-    healthbench,
-    levels,
-    paperbench,
-    prometheus,
-    promptfoo,
-    questions,
-    rar,
-    requirement,
-    rgr,
-    srar,
-)
+from rubric_store.formats.published import geval, graded, healthbench, lines, lists, promptfoo, requirement, trees
 from rubric_store.formats.rows import candidates, normalise, split_rows
 from rubric_store.formats.yaml_format import parse_yaml
 from trainer_client.wire import Criterion, RubricContent
@@ -148,7 +133,7 @@ def detect_formats(value: object) -> list[RubricFormat]:
         if listed and all(isinstance(item, str) for item in listed):
             return ["dro"]
     if "criteria" in value:
-        return ["grounded"] if value.keys() & {*grounded.METADATA_FIELDS, "passage"} else ["native"]
+        return ["grounded"] if value.keys() & {*lists.METADATA_FIELDS, "passage"} else ["native"]
     if value.keys() & {"questions", "decomposed_questions"}:
         return ["dro"]
     for key in ("rubrics", "rubric", "rubric_items"):
@@ -175,8 +160,8 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if "id" in fields or "description" not in fields:
         return []
     begins = [str(item.get("description")) for item in objects]
-    factual = any(rgr.PREFIX.match(text) for text in begins)
-    essential = any(rar.PREFIX.match(text) for text in begins) or any(
+    factual = any(lists.RGR_PREFIX.match(text) for text in begins)
+    essential = any(lists.RAR_PREFIX.match(text) for text in begins) or any(
         isinstance(item.get("weight"), str) for item in objects
     )
     if factual != essential:
@@ -197,13 +182,13 @@ _ANY_YAML = re.compile(
 )
 _MATCHERS: Final[Mapping[RubricFormat, Callable[[object], bool]]] = {
     "promptfoo": promptfoo.matches,
-    "paperbench": paperbench.matches,
-    "questions": questions.matches,
+    "paperbench": trees.is_paperbench,
+    "questions": trees.is_questions,
     "requirement": requirement.matches,
-    "prometheus": prometheus.matches,
-    "levels": levels.matches,
+    "prometheus": graded.is_prometheus,
+    "levels": graded.is_levels,
     "geval": geval.matches,
-    "frontierscience": frontierscience.matches,
+    "frontierscience": lines.is_frontierscience,
 }
 """Formats that their fields show clearly, in the order in which they are tried."""
 
@@ -211,17 +196,17 @@ _VALUE_READERS: Final[dict[RubricFormat, Callable[[object, Changes], RubricDocum
     "native": native.from_value,
     "yaml": native.from_value,
     "healthbench": healthbench.from_value,
-    "rar": rar.from_value,
+    "rar": lists.read_rar,
     "srar": lambda value, _: _read_tagged_lines(value),
-    "rgr": rgr.from_value,
-    "grounded": grounded.from_value,
-    "dro": dro.from_value,
+    "rgr": lists.read_rgr,
+    "grounded": lists.read_grounded,
+    "dro": lines.read_dro,
     "requirement": requirement.from_value,
-    "paperbench": paperbench.from_value,
-    "questions": questions.from_value,
-    "frontierscience": frontierscience.from_value,
-    "prometheus": prometheus.from_value,
-    "levels": levels.from_value,
+    "paperbench": trees.read_paperbench,
+    "questions": trees.read_questions,
+    "frontierscience": lines.read_frontierscience,
+    "prometheus": graded.read_prometheus,
+    "levels": graded.read_levels,
     "promptfoo": promptfoo.from_value,
     "geval": geval.from_value,
 }
@@ -283,10 +268,10 @@ def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocu
 
 _JSON_ONLY: Final = ("native", "srar", "dro", "healthbench", "rar", "rgr", "grounded")
 _TEXT_READERS: Final[dict[str, Callable[[str, Changes], RubricDocument]]] = {
-    "srar": lambda text, _: srar.read_lines(text),
-    "frontierscience": frontierscience.read_text,
-    "prometheus": lambda text, changes: _from_text(prometheus.from_value, text, changes),
-    "dro": lambda text, _: dro.read_lines(text),
+    "srar": lambda text, _: lines.read_srar_lines(text),
+    "frontierscience": lines.read_frontierscience_text,
+    "prometheus": lambda text, changes: _from_text(graded.read_prometheus, text, changes),
+    "dro": lambda text, _: lines.read_dro_lines(text),
 }
 
 
@@ -376,28 +361,28 @@ def check_format(format: str) -> RubricFormat:
 
 def _read_tagged_lines(row: object) -> RubricDocument:
     path: Path = ("rubric",) if isinstance(row, dict) else ()
-    lines = row.get("rubric") if isinstance(row, dict) else row
-    if not isinstance(lines, str):
+    text = row.get("rubric") if isinstance(row, dict) else row
+    if not isinstance(text, str):
         raise InvalidValueError.at((), 'expected tagged lines, or a row with them under "rubric"')
     try:
-        return srar.read_lines(lines)
+        return lines.read_srar_lines(text)
     except FormatError as error:
         raise InvalidValueError([(path, str(problem)) for problem in error.problems]) from None
 
 
 def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro", "frontierscience", "prometheus"] | None:
-    if prometheus.matches(text):
+    if graded.is_prometheus(text):
         return "prometheus"
     if text.lstrip().startswith(("{", "[")):
         return "json"
     if _YAML.search(text):
         return "yaml"
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    if any(line.startswith("<") for line in lines):
+    listed = [line.strip() for line in text.split("\n") if line.strip()]
+    if any(line.startswith("<") for line in listed):
         return "srar"
-    if frontierscience.matches(text):
+    if lines.is_frontierscience(text):
         return "frontierscience"
-    if lines and all(line.endswith("?") for line in lines):
+    if listed and all(line.endswith("?") for line in listed):
         return "dro"
     return "yaml" if _ANY_YAML.match(text) else None
 
@@ -406,11 +391,11 @@ _WRITERS: Final[dict[RubricFormat, Callable[[RubricDocument], str]]] = {
     "native": native.write,
     "yaml": yaml_format.write,
     "healthbench": healthbench.write,
-    "rar": rar.write,
-    "srar": srar.write,
-    "rgr": rgr.write,
-    "grounded": grounded.write,
-    "dro": dro.write,
+    "rar": lists.write_rar,
+    "srar": lines.write_srar,
+    "rgr": lists.write_rgr,
+    "grounded": lists.write_grounded,
+    "dro": lines.write_dro,
     "requirement": requirement.write,
 }
 WRITTEN_FORMATS: Final = tuple(_WRITERS)

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, Literal
 from zlib import crc32
 
-from rubric_store.formats.published import rgr
+from rubric_store.formats.published import lists
 from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
@@ -331,10 +331,12 @@ def _rgr(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
         if one.kind not in ("factual", "process"):
             prefix = (
-                "; its text has the prefix, so import it as format rgr" if rgr.PREFIX.match(one.description) else ""
+                "; its text has the prefix, so import it as format rgr"
+                if lists.RGR_PREFIX.match(one.description)
+                else ""
             )
             yield _error("rgr-category", one, f"it is {one.kind}", f"make it factual or process{prefix}")
-        if not (rgr.MIN_WEIGHT <= one.weight <= rgr.MAX_WEIGHT and one.weight.is_integer()):
+        if not (lists.MIN_RGR_WEIGHT <= one.weight <= lists.MAX_RGR_WEIGHT and one.weight.is_integer()):
             yield _error("rgr-weight", one, f"its weight is {one.weight:g}", "give it a whole number from 1 to 5")
 
 

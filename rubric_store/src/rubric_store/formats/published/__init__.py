@@ -1,1 +1,1 @@
-"""The formats that papers, data sets and tools publish rubrics in, one module each."""
+"""The formats that papers, data sets and tools publish rubrics in, those of one shape in one module."""

@@ -23,7 +23,7 @@ from rubric_store.formats.documents import (
     RubricDocument,
     read_items,
 )
-from rubric_store.formats.trees import Node, read_leaves
+from rubric_store.formats.published.trees import Node, read_leaves
 from trainer_client.wire.base import RequestModel
 
 _JUDGED: Final = {

@@ -24,8 +24,8 @@ from rubric_store.formats.documents import (
     criterion_id,
     read_items,
 )
-from rubric_store.formats.grades import graded_fields
 from rubric_store.formats.native import dump_json, plain_number
+from rubric_store.formats.published.graded import graded_fields
 from rubric_store.formats.rows import normalise
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel
