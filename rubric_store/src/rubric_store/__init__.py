@@ -11,34 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rubric_store import migrations
-    from rubric_store.calibrations import CalibrationStore, CalibrationVersion
-    from rubric_store.database import DatabaseURLError, open_engine
-    from rubric_store.formats import FormatError, read_rubric
-    from rubric_store.idempotency import SQLIdempotencyKeys
-    from rubric_store.ledger.store import SQLLedger
-    from rubric_store.operations.store import SQLOperations
-    from rubric_store.repository import CursorError
-    from rubric_store.rubrics.store import RubricStore
-    from rubric_store.tenants.store import TenantStore
-    from rubric_store.texts import RubricTexts
-
-__all__ = [
-    "CalibrationStore",
-    "CalibrationVersion",
-    "CursorError",
-    "DatabaseURLError",
-    "FormatError",
-    "RubricStore",
-    "RubricTexts",
-    "SQLIdempotencyKeys",
-    "SQLLedger",
-    "SQLOperations",
-    "TenantStore",
-    "migrations",
-    "open_engine",
-    "read_rubric",
-]
+    from rubric_store import migrations as migrations
+    from rubric_store.calibrations import CalibrationStore as CalibrationStore
+    from rubric_store.calibrations import CalibrationVersion as CalibrationVersion
+    from rubric_store.database import DatabaseURLError as DatabaseURLError
+    from rubric_store.database import open_engine as open_engine
+    from rubric_store.formats import FormatError as FormatError
+    from rubric_store.formats import read_rubric as read_rubric
+    from rubric_store.idempotency import SQLIdempotencyKeys as SQLIdempotencyKeys
+    from rubric_store.ledger.store import SQLLedger as SQLLedger
+    from rubric_store.operations.store import SQLOperations as SQLOperations
+    from rubric_store.repository import CursorError as CursorError
+    from rubric_store.rubrics.store import RubricStore as RubricStore
+    from rubric_store.tenants.store import TenantStore as TenantStore
+    from rubric_store.texts import RubricTexts as RubricTexts
 
 _MODULES = {
     "CalibrationStore": "calibrations",
@@ -66,4 +52,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULES, "migrations"})

@@ -222,14 +222,10 @@ class Spool:
         """Write a file atomically; if that fails, set `problem` and return None."""
         path = self._folder / f"{self._number:012d}{_SUFFIX}"
         self._number += 1
-        partial = path.with_suffix(".half")
         try:
-            partial.write_bytes(body)
-            partial.rename(path)
+            _write_atomically(path, body, ".half")
         except OSError as error:
             self.problem = describe_error(error)
-            with suppress(OSError):
-                partial.unlink()
             return None
         self.problem = None
         return path
@@ -275,6 +271,18 @@ class Spool:
             return False
         self._locks.append(lock)
         return True
+
+
+def _write_atomically(path: Path, body: bytes, suffix: str) -> None:
+    """Write a file under another suffix, and rename it; raises `OSError`, leaving nothing."""
+    partial = path.with_suffix(suffix)
+    try:
+        partial.write_bytes(body)
+        partial.rename(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def encode(rows: LedgerRows) -> bytes:
@@ -414,13 +422,7 @@ class Quarantine:
             raise QuarantineFull
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{hashlib.sha256(identity).hexdigest()[:32]}{_REFUSED_SUFFIX}"
-        partial = path.with_suffix(f".{os.getpid()}.half")
-        try:
-            partial.write_bytes(body)
-            partial.rename(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        _write_atomically(path, body, f".{os.getpid()}.half")
         self.refresh()
         return path
 
