@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rubric_store import RubricStore
+from judge_server.ports import RubricSource
+from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.operation_rows import FixedClockOperations
 
@@ -36,6 +37,20 @@ def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path, 
 async def store(migrated_url: str) -> AsyncIterator[RubricStore]:
     """An empty store."""
     opened = RubricStore(migrated_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def source(store: RubricStore) -> RubricSource:
+    """An empty store, as the server sees it."""
+    return store
+
+
+@pytest.fixture
+async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
+    """An empty ledger."""
+    opened = SQLLedger(migrated_url)
     yield opened
     await opened.close()
 

@@ -77,3 +77,14 @@ def request(
         2, 30, 20, 10, 1.5, at,
     )  # fmt: skip
     return LedgerRows(texts, given, [asked], responses, uses)
+
+
+def rewarded(rows: LedgerRows, *rewards: float | None, groups: str = "") -> LedgerRows:
+    """The rows with these rewards, one per response; each letter of `groups` is a response's group."""
+    responses = [
+        row._replace(
+            reward=reward, status="unscored" if reward is None else "scored", group_id=groups[i : i + 1] or "g"
+        )
+        for i, (row, reward) in enumerate(zip(rows.responses, rewards, strict=True))
+    ]
+    return rows._replace(responses=responses)

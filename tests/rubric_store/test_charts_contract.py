@@ -1,6 +1,5 @@
 """The contract of chart figures: they follow from the rows, whichever database stores them."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from statistics import fmean, pvariance
 from typing import Any
@@ -20,28 +19,9 @@ from rubric_store.ledger.rows import (
     RunChartQuery,
     VerdictOutcome,
 )
-from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, verdict
+from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, rewarded, verdict
 
 WHOLE = RunChartQuery(PROJECT, "run", criterion_ids=("c0", "c1"))
-
-
-@pytest.fixture
-async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
-    """An empty ledger."""
-    opened = SQLLedger(migrated_url)
-    yield opened
-    await opened.close()
-
-
-def rewarded(rows: LedgerRows, *rewards: float | None, groups: str = "") -> LedgerRows:
-    """The rows with these rewards, one per response; each letter of `groups` is a response's group."""
-    responses = [
-        row._replace(
-            reward=reward, status="unscored" if reward is None else "scored", group_id=groups[i : i + 1] or "g"
-        )
-        for i, (row, reward) in enumerate(zip(rows.responses, rewards, strict=True))
-    ]
-    return rows._replace(responses=responses)
 
 
 def judged(number: int, step: int | None, *rewards: float | None, groups: str = "", run: str = "run") -> LedgerRows:

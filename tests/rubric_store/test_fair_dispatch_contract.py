@@ -59,10 +59,3 @@ async def test_delayed_and_cancelled_chunks_take_no_turn(kept: FixedClockOperati
     assert await announced(kept, 4) == ["many", "one"] * 2
     kept.at = later(31)
     assert [ref.operation_id for ref in await kept.take_due(1, lost_after_s=60)] == ["op-0"]
-
-
-async def test_all_operations_of_a_project_begin_before_any_continues(kept: FixedClockOperations) -> None:
-    await kept.create(new("op-1", chunks=3))
-    await kept.create(new("op-2", chunks=3, created=1))
-    found = await kept.take_due(4, lost_after_s=60)
-    assert [(ref.operation_id, ref.chunk) for ref in found] == [("op-1", 0), ("op-2", 0), ("op-1", 1), ("op-2", 1)]

@@ -4,11 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rubric_store import FormatError, read_rubric
-from tests.rubric_store.examples import texts, weights
 
 ITEMS: list[dict[str, Any]] = [
     {"criterion": "Names the river that the bridge crosses.", "points": 7, "tags": ["axis:accuracy"]},
@@ -37,32 +34,13 @@ def test_points_become_weights_both_alone_and_in_a_row(row: object) -> None:
     assert [c.tags for c in criteria] == [("axis:accuracy",), (), ()]
 
 
-item: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {"criterion": texts, "points": weights}, optional={"tags": st.lists(texts, max_size=3)}
-)
-items = st.lists(item, min_size=1, max_size=5).filter(lambda many: any(one["points"] > 0 for one in many))
-
-
-@given(items)
-def test_any_well_formed_list_is_read_in_order_and_in_full(many: list[dict[str, Any]]) -> None:
-    criteria = read_rubric(json.dumps(many), "healthbench").criteria
-    assert [c.description for c in criteria] == [item["criterion"] for item in many]
-    assert [c.weight for c in criteria] == [item["points"] for item in many]
-    assert [c.tags for c in criteria] == [tuple(item.get("tags", ())) for item in many]
-    assert [c.id for c in criteria] == [f"c{i}" for i in range(1, len(many) + 1)]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"points": "seven"}, r"line 1, \[1\]\.points: .*valid number"),
         ({"points": True}, r"line 1, \[1\]\.points: .*valid number"),
         ({"points": None}, r"line 1, \[1\]\.points: .*required"),
-        ({"points": float("inf")}, r"line 1, \[1\]\.points: .*finite"),
         ({"criterion": "  "}, r"line 1, \[1\]\.criterion: .*at least 1 character"),
         ({"criterion": "x" * 20_001}, r"line 1, \[1\]\.criterion: .*at most 20000"),
-        ({"criterion": 3}, r"line 1, \[1\]\.criterion: .*valid string"),
-        ({"tags": "level"}, r"line 1, \[1\]\.tags: .*valid tuple"),
         ({"tags": [1]}, r"line 1, \[1\]\.tags\[0\]: .*valid string"),
         ({"point": 1}, r"line 1, \[1\]\.point: .*not permitted"),
     ],
@@ -77,9 +55,7 @@ def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
     ("value", "message"),
     [
         ([], "at least 1 item"),
-        ([{"criterion": "x"}], r"\[0\]\.points: .*required"),
         ([{"criterion": "x", "points": -1}], "no criterion has a positive weight"),
-        (["x"], r"\[0\]: "),
         ({"rubrics": {}}, "rubrics: expected a list"),
         ({"reward_model": {"rubrics": "x"}}, r"reward_model\.rubrics: expected a list"),
         ({"reward_model": {"rubrics": [{}]}}, r"reward_model\.rubrics\[0\]\.criterion: .*required"),

@@ -1,11 +1,8 @@
 """SRaR's tagged lines."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rubric_store import FormatError, read_rubric
-from tests.rubric_store.examples import texts
 
 RUBRIC = """<SUGGEST> Adds the two equations.
 
@@ -28,19 +25,6 @@ def test_each_tag_becomes_a_kind_with_its_own_numbering() -> None:
     assert {c.weight for c in criteria} == {1.0}
 
 
-tagged = st.tuples(
-    st.sampled_from(["suggest", "pitfall", "bonus", "answer"]),
-    texts.filter(lambda words: "\n" not in words),
-)
-
-
-@given(st.lists(tagged, min_size=1, max_size=8), st.booleans())
-def test_any_tagged_line_is_read_in_order_and_in_full(lines: list[tuple[str, str]], upper: bool) -> None:
-    text = "\n".join(f"<{tag.upper() if upper else tag}>{words}" for tag, words in lines)
-    criteria = read_rubric(text, "srar").criteria
-    assert [(c.kind, c.description) for c in criteria] == lines
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -49,7 +33,6 @@ def test_any_tagged_line_is_read_in_order_and_in_full(lines: list[tuple[str, str
         ("<HINT> Adds.", "line 3: unknown tag <HINT>; expected <SUGGEST>"),
         ("</SUGGEST>", "line 3: no tag"),
         ("<ANSWER>", "line 3: after the tag: .*at least 1 character"),
-        ("<ANSWER>   ", "line 3: after the tag: .*at least 1 character"),
         ("<ANSWER> " + "x" * 20_001, "line 3: after the tag: .*at most 20000"),
     ],
 )

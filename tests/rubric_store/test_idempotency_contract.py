@@ -88,12 +88,6 @@ async def test_a_claim_expires_even_if_the_clock_is_set_back(keys: SQLIdempotenc
     assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 6.0
 
 
-async def test_while_a_claim_is_held_others_get_the_remaining_time(keys: SQLIdempotencyKeys, clock: Clock) -> None:
-    await keys.claim("p", "k", ASKED, hold_s=10)
-    clock.pass_(seconds=4)
-    assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, wait_s=6.0)
-
-
 async def test_an_expired_claim_passes_to_the_next_caller(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=10)

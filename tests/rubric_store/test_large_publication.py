@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Text, literal_column, select
 
 from rubric_store import RubricStore
-from rubric_store.database import SerializedList, open_engine
+from rubric_store.database import open_engine
 from rubric_store.rubrics.publishing import LARGE_CHARACTERS, PreparedPublication
 from rubric_store.rubrics.tables import rubric_versions
 from tests.rubric_store.examples import rubric
@@ -49,13 +49,6 @@ async def test_by_default_it_is_prepared_in_another_thread(store: RubricStore, m
     assert threading.main_thread() not in threads
 
 
-async def test_it_is_read_and_found_as_published(store: RubricStore) -> None:
-    published, _ = await store.publish("p1", "a", LONG)
-    assert await store.find("p1", "a@1") == published
-    assert published.criteria == LONG.criteria
-    assert [one.name for one in (await store.list("p1", text="sätze")).rubrics] == ["a"]
-
-
 async def test_its_json_is_that_of_any_other_publication(store: RubricStore, migrated_url: str) -> None:
     await store.publish("p1", "a", LONG)
     engine = open_engine(migrated_url)
@@ -64,8 +57,3 @@ async def test_its_json_is_that_of_any_other_publication(store: RubricStore, mig
         stored = (await connection.execute(select(column).select_from(rubric_versions))).scalar_one()
     await engine.dispose()
     assert stored == json.dumps([one.model_dump(mode="json") for one in LONG.criteria])
-
-
-def test_a_list_with_its_json_is_written_alike_by_any_engine() -> None:
-    items = SerializedList([{"a": 1.5, "b": None}, ["é", True]])
-    assert items.text == json.dumps(items) == json.dumps(list(items))

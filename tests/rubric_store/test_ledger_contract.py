@@ -1,13 +1,12 @@
 """The contract of the ledger for recording and recomputing, on every database."""
 
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from judge_server.ports import Ledger, LedgerReader
+from judge_server.ports import LedgerReader
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger import purging
 from rubric_store.ledger.rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
@@ -15,14 +14,6 @@ from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest
 from tests.rubric_store.schema_dump import sync_url
 
 RUN = RunRange(PROJECT, "run")
-
-
-@pytest.fixture
-async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
-    """An empty ledger."""
-    opened = SQLLedger(migrated_url)
-    yield opened
-    await opened.close()
 
 
 def rows_in(url: str, table: str) -> int:
@@ -42,12 +33,6 @@ async def judged(ledger: LedgerReader, part: RunRange, at_once: int = 1000) -> l
         found += some
         if after is None:
             return found
-
-
-def test_both_adapters_are_ledgers_and_readers(ledger: SQLLedger) -> None:
-    written: Ledger = ledger
-    read: LedgerReader = ledger
-    assert written is read
 
 
 async def test_other_work_can_run_while_many_rows_are_written_to_a_server(migrated_url: str) -> None:

@@ -12,7 +12,6 @@ from rubric_store import RubricStore, migrations
 from rubric_store.migrations.versions import v0002_lives
 from tests.rubric_store.examples import rubric
 from tests.rubric_store.schema_dump import sync_url
-from trainer_client.wire import Lineage
 
 ROWS = {("p1", "a"): ["Names Canberra.", "Names Sydney."], ("p1", "b/c"): ["Nul \x00, ' and 🧮."], ("p2", "a"): ["X."]}
 
@@ -108,18 +107,6 @@ async def test_a_downgrade_keeps_the_versions_and_the_store_works_after_another_
     assert (found.version, found.retirement) == (2, None)
     assert await store.find("p1", "a@production") is None
     await store.close()
-
-
-async def test_the_newest_store_is_downgraded_with_every_field_of_a_version(database_url: str) -> None:
-    await asyncio.to_thread(migrations.upgrade, database_url)
-    store = RubricStore(database_url)
-    for content in (rubric("x"), rubric("y")):
-        await store.publish("p1", "a", content, metadata={"a": 1}, tags=["t"], lineage=Lineage(author="ada"))
-    await store.close()
-    await asyncio.to_thread(migrations.downgrade, database_url, "0001")
-    names, versions = await asyncio.to_thread(dumped, database_url)
-    assert [tuple(row) for row in names] == [("p1", "a", 2)]
-    assert [(row[2], row[3]) for row in versions] == [(1, rubric("x").digest), (2, rubric("y").digest)]
 
 
 async def test_more_rubrics_than_one_batch_are_all_migrated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,10 @@
 """The contract of monitoring data: sums of a run's signals and its control set, on every database."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import LedgerRows, MonitorQuery, SignalRow
 from tests.rubric_store.ledger_rows import PROJECT, request, request_key
 
 QUERY = MonitorQuery(PROJECT, "run", first=1, last=2)
-
-
-@pytest.fixture
-async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
-    """An empty ledger."""
-    opened = SQLLedger(migrated_url)
-    yield opened
-    await opened.close()
 
 
 def judged(number: int, step: int, *, run: str = "run", signal: str = "shadow", project: str = PROJECT) -> LedgerRows:

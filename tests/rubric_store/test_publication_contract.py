@@ -3,7 +3,6 @@
 import pytest
 
 from judge_server.ports import RubricSource
-from rubric_store import RubricStore
 from tests.rubric_store.examples import rubric
 from trainer_client.wire import Lineage
 
@@ -17,11 +16,6 @@ LINEAGE = Lineage(
     operation_id="op-7",
 )
 METADATA = {"by": "Ada", "nul": "\x00", "nested": {"a": [1, 2.5, None, True, "🧮"]}}
-
-
-@pytest.fixture
-def source(store: RubricStore) -> RubricSource:
-    return store
 
 
 async def test_metadata_and_lineage_are_read_as_published(source: RubricSource) -> None:

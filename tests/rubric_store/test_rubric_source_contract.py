@@ -5,16 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from judge_server.ports import RubricSource
-from rubric_store import CursorError, RubricStore
+from rubric_store import CursorError
 from tests.rubric_store.examples import rubric
 from trainer_client.wire import Criterion, RubricContent
 
 PROJECT = "p1"
-
-
-@pytest.fixture
-def source(store: RubricStore) -> RubricSource:
-    return store
 
 
 async def test_a_first_publication_is_version_one(source: RubricSource) -> None:

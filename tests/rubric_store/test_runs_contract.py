@@ -1,7 +1,6 @@
 """The contract of run figures: they follow from the rows, on every database."""
 
 import random
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
@@ -14,21 +13,13 @@ from judge_server.ports import RunReader
 from rubric_store import CursorError, RubricStore, SQLLedger, migrations
 from rubric_store.ledger.rows import LedgerRows, RunReportQuery
 from tests.rubric_store.examples import rubric
-from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, verdict
+from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, rewarded, verdict
 from tests.rubric_store.schema_dump import sync_url
 from trainer_client.wire import PinnedRubric
-from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep
+from trainer_client.wire.ledger import CriterionFigures, RunReport
 
 RUN = RunReportQuery(PROJECT, "run")
 FIGURES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")
-
-
-@pytest.fixture
-async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
-    """An empty ledger."""
-    opened = SQLLedger(migrated_url)
-    yield opened
-    await opened.close()
 
 
 async def report(reader: RunReader, view: RunReportQuery = RUN) -> RunReport:
@@ -36,15 +27,6 @@ async def report(reader: RunReader, view: RunReportQuery = RUN) -> RunReport:
     found = await reader.run(view)
     assert found is not None
     return found
-
-
-def rewarded(rows: LedgerRows, *rewards: float | None) -> LedgerRows:
-    """The rows with these rewards, one per response."""
-    responses = [
-        row._replace(reward=reward, status="unscored" if reward is None else "scored")
-        for row, reward in zip(rows.responses, rewards, strict=True)
-    ]
-    return rows._replace(responses=responses)
 
 
 def of_rubric(rows: LedgerRows, name: str) -> LedgerRows:
@@ -382,20 +364,3 @@ async def test_a_constant_reward_has_no_deviation(ledger: SQLLedger) -> None:
         ledger.write(rewarded(request(number, [["a"]] * 3), 0.1, 0.1, 0.1))
     (step,) = (await report(ledger)).steps
     assert (step.mean_reward, step.std_reward) == (pytest.approx(0.1), 0.0)
-
-
-async def test_the_figures_of_steps_sum_to_those_of_the_run(ledger: SQLLedger) -> None:
-    for rows in many_rows(random.Random(7)):
-        ledger.write(rows)
-    found = await report(ledger, RunReportQuery(PROJECT, "one"))
-
-    def total(name: str, of: tuple[RunStep, ...] = found.steps) -> int:
-        return sum(getattr(step, name) for step in of)
-
-    for name in ("requests", "responses", "scored", "unscored", "verdicts", "failed", "cached", "judge_calls"):
-        assert total(name) == getattr(found.run, name), name
-    of_steps = [c for step in found.steps for c in step.criteria]
-    assert sum(c.verdicts for c in of_steps) == sum(c.verdicts for c in found.criteria) == found.run.verdicts
-    weights = [(c.mean_score or 0.0) * (c.verdicts - c.failed) for c in of_steps]
-    totals = [(c.mean_score or 0.0) * (c.verdicts - c.failed) for c in found.criteria]
-    assert sum(weights) == pytest.approx(sum(totals))

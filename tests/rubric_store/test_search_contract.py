@@ -5,17 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.ports import RubricSource
-from rubric_store import RubricStore
 from rubric_store.rubrics.queries import MAX_SEARCHED_CHARACTERS, MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
 from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import rubric
 
 PROJECT = "p1"
-
-
-@pytest.fixture
-def source(store: RubricStore) -> RubricSource:
-    return store
 
 
 async def names(source: RubricSource, text: str = "", *, prefix: str = "", tag: str | None = None) -> list[str]:

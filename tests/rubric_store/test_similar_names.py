@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubric_store.rubrics.store import most_similar, nearest_reference
+from rubric_store.rubrics.store import most_similar
 from tests.growth import assert_linear
 
 NAMES = ("math/primes", "math/proofs", "chem/acids", "style")
@@ -32,11 +32,6 @@ def test_the_most_similar_name_is_found(asked: str, found: str | None) -> None:
 @given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=5))
 def test_a_name_is_most_similar_to_itself(name: str, others: list[str]) -> None:
     assert most_similar(name, [*others, name]) == name
-
-
-def test_an_alias_with_a_typing_error_is_found() -> None:
-    assert nearest_reference("a", "prodution", 3, {"production": 2, "canary": 3}) == "a@production"
-    assert nearest_reference("a", "nothing", 3, {"production": 2}) == "a"
 
 
 @pytest.mark.parametrize("texts", [("ab", "a", "b"), ("a", "a", "b"), ("ab", "ba", "")], ids=str)

@@ -156,20 +156,6 @@ async def test_while_the_ledger_is_unreachable_rows_wait_and_are_then_written_on
     assert sum("can be written again" in line for line in said) == 1
 
 
-async def test_rows_that_a_stopped_process_could_not_write_are_written_by_the_next(
-    ledger: FakeLedger, tmp_path: Path, judged: Any
-) -> None:
-    ledger.away = True
-    with recording(ledger, tmp_path) as running:
-        running.record(await judged("req_1"))
-    ledger.away = False
-    with recording(ledger, tmp_path) as running:
-        running.record(await judged("req_2"))
-        wait_until(lambda: running.state().written == 2 * USES)
-        assert running.state().recorded == 2 * USES
-    assert ledger.written == ["req_1", "req_2"]
-
-
 async def test_what_was_spooled_survives_a_process_that_is_killed(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
@@ -250,19 +236,6 @@ async def test_rows_that_do_not_fit_in_the_spool_are_lost_and_counted(
         wait_until(lambda: running.state().lost == USES)
         assert running.state().waiting == 0
     assert ledger.written == []
-
-
-async def test_a_request_that_cannot_be_turned_into_rows_loses_only_itself(
-    ledger: FakeLedger, tmp_path: Path, judged: Any
-) -> None:
-    broken = await judged("req_1")
-    broken.outcomes.by_digest.clear()
-    with recording(ledger, tmp_path) as running:
-        running.record(broken)
-        wait_until(lambda: running.state().lost == USES)
-        running.record(await judged("req_2"))
-        wait_until(lambda: running.state().written == USES)
-    assert ledger.written == ["req_2"]
 
 
 async def test_requests_within_the_batch_window_are_written_together(
