@@ -8,18 +8,27 @@ in key order and tables in one order, so concurrent writers cannot deadlock.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from math import sqrt
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, delete, func, or_, select
 
 from rubric_store.database import insert_into
 from rubric_store.ledger import tables
-from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
+from rubric_store.ledger.rows import (
+    LEFT_OUT,
+    UNCERTAIN,
+    LedgerRows,
+    RequestRow,
+    RunReportQuery,
+    SignalRow,
+    UseRow,
+    VerdictRow,
+)
 from rubric_store.ledger.tables import NO_STEP, criteria, failures, in_steps, of_run, rubrics, runs, signals, steps
 from rubric_store.repository import (
     UNKNOWN_CURSOR,
@@ -38,11 +47,10 @@ PASS_THRESHOLD = 0.5
 """The score from which a criterion counts as passed."""
 
 RowKey = tuple[Any, ...]
-FigureDeltas = dict[Table, dict[RowKey, list[Any]]]
+FigureDeltas = dict[Table, dict[RowKey, Any]]
+"""What is added to each table: by key, the figures by column. Those of `runs` are times, all others sums."""
 
-_RESPONSES, _SCORED, _REWARDS, _REWARD_SUM, _REWARD_SQUARES, _VERDICTS, _FAILED, _CACHED = 1, 2, 5, 6, 7, 8, 9, 10
-_UNCERTAIN = 16
-_STATUSES = {"scored": _SCORED, "partial": _SCORED + 1, "unscored": _SCORED + 2}
+_SPENT = ("judge_calls", "tokens_computed", "tokens_reused", "tokens_written", "seconds")
 _response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
 
 
@@ -51,17 +59,18 @@ def do_not_rest() -> None:
 
 
 def count_figures(rows: LedgerRows, requests: Collection[RowKey], rest: Callable[[], None]) -> FigureDeltas:
-    """The figures that these requests (project, run, request) add: by table and key, the values in column order."""
+    """The figures that these requests (project, run, request) add."""
     chosen = set(requests)
     chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
-    added: FigureDeltas = {table: {} for table in tables.TABLES}
+    added: FigureDeltas = {table: defaultdict(Counter) for table in tables.TABLES}
     for row in chosen_requests.values():
         _add_request(added, row)
     for signal in rows.signals:
         if signal[:3] in chosen:
             step = NO_STEP if signal.step is None else signal.step
-            sums = added[signals].setdefault((*signal[:2], step, signal.signal, signal.name), [0] * 10)
-            sums[:] = map(add, sums, signal[6:])
+            sums = added[signals][*signal[:2], step, signal.signal, signal.name]
+            for name in SignalRow._fields[6:]:
+                sums[name] += getattr(signal, name)
     rubric_by_response = _add_responses(added, rows, chosen_requests)
     verdicts: dict[str, dict[bytes, VerdictRow]] = {}
     for verdict in rows.verdicts:
@@ -74,13 +83,13 @@ def count_figures(rows: LedgerRows, requests: Collection[RowKey], rest: Callable
 
 
 def _add_request(added: FigureDeltas, row: RequestRow) -> None:
-    moments = added[runs].setdefault(row[:2], [row.created_at, row.created_at])
-    moments[:] = min(moments[0], row.created_at), max(moments[1], row.created_at)
-    figures = added[steps].setdefault(_step_key(row), [0] * 6 + [0.0] * 2 + [0] * 7 + [0.0, 0])
-    spent = (row.judge_calls, row.tokens_computed, row.tokens_reused, row.tokens_written, row.seconds)
-    figures[0] += 1
-    for place, value in enumerate(spent, _CACHED + 1):
-        figures[place] += value
+    moments = added[runs][row[:2]]
+    moments["first_at"] = min(moments.get("first_at", row.created_at), row.created_at)
+    moments["last_at"] = max(moments.get("last_at", row.created_at), row.created_at)
+    figures = added[steps][_step_key(row)]
+    figures["requests"] += 1
+    for name in _SPENT:
+        figures[name] += getattr(row, name)
 
 
 def _add_responses(
@@ -94,15 +103,15 @@ def _add_responses(
             continue
         rubric = rubric_by_response[response[:4]] = response.rubric or b""
         figures = added[steps][_step_key(row)]
-        figures[_RESPONSES] += 1
+        figures["responses"] += 1
         if response.status is not None:
-            figures[_STATUSES[response.status]] += 1
+            figures[response.status] += 1
         if response.reward is not None:
-            figures[_REWARDS] += 1
-            figures[_REWARD_SUM] += response.reward
-            figures[_REWARD_SQUARES] += response.reward**2
+            figures["rewards"] += 1
+            figures["reward_sum"] += response.reward
+            figures["reward_squares"] += response.reward**2
         if rubric:
-            added[rubrics].setdefault((*row[:2], rubric), [0])[0] += 1
+            added[rubrics][*row[:2], rubric]["responses"] += 1
     return rubric_by_response
 
 
@@ -111,7 +120,7 @@ def _add_verdicts(
 ) -> None:
     """Count the verdicts of one response."""
     key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
-    figures, criteria_counts = added[steps][_step_key(row)], added[criteria]
+    figures = added[steps][_step_key(row)]
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
     given = cached = 0
     for votes in slots:
@@ -119,27 +128,25 @@ def _add_verdicts(
         failure = first.failure
         if failure == LEFT_OUT:
             continue
-        criterion = (*key, rubric, first.criterion)
-        if (counts := criteria_counts.get(criterion)) is None:
-            counts = criteria_counts[criterion] = [0, 0, 0, 0.0, 0]
+        counts = added[criteria][*key, rubric, first.criterion]
         given += 1
-        counts[0] += 1
+        counts["verdicts"] += 1
         if failure != UNCERTAIN:
             score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
             if score is None:
                 kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
-                figures[_FAILED] += 1
-                counts[1] += 1
-                added[failures].setdefault((*key, kind), [0])[0] += 1
+                figures["failed"] += 1
+                counts["failed"] += 1
+                added[failures][*key, kind]["verdicts"] += 1
                 continue
-            counts[2] += score >= PASS_THRESHOLD
-            counts[3] += score
+            counts["passed"] += score >= PASS_THRESHOLD
+            counts["score_sum"] += score
         else:
-            figures[_UNCERTAIN] += 1
-            counts[4] += 1
+            figures["uncertain"] += 1
+            counts["uncertain"] += 1
         cached += first.cached if len(votes) == 1 else all(vote.cached for vote in votes)
-    figures[_VERDICTS] += given
-    figures[_CACHED] += cached
+    figures["verdicts"] += given
+    figures["cached"] += cached
 
 
 def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:
@@ -415,11 +422,8 @@ def add_figures(
     """Add these requests (project, run, request) to the figures of their runs."""
     added = count_figures(rows, requests, rest)
     for table in tables.TABLES:
-        names = table.columns.keys()
-        if rows_of_table := [
-            dict(zip(names, (*key, *values), strict=True)) for key, values in sorted(added[table].items())
-        ]:
-            _upsert(connection, table, rows_of_table)
+        if added[table]:
+            _upsert(connection, table, added[table])
 
 
 def delete_empty_runs(connection: Connection, project_id: str) -> None:
@@ -433,9 +437,14 @@ def delete_empty_runs(connection: Connection, project_id: str) -> None:
             connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
 
 
-def _upsert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+def _upsert(connection: Connection, table: Table, figures_by_key: dict[RowKey, Any]) -> None:
     added = insert_into(table, connection)
+    keys = [column.name for column in table.primary_key]
     figures = [column for column in table.c if not column.primary_key]
+    nothing = dict.fromkeys([column.name for column in figures], 0)
+    rows = [
+        {**dict(zip(keys, key, strict=True)), **nothing, **values} for key, values in sorted(figures_by_key.items())
+    ]
     changes = {column.name: _merged_value(column, added.excluded[column.name]) for column in figures}
     connection.execute(added.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes), rows)
 
