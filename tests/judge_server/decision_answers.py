@@ -1,12 +1,10 @@
 """A fake decision server that answers like vLLM, SGLang, llama.cpp or OpenAI, or with a set wrong answer."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
-Raw = tuple[int, bytes, dict[str, str]]
-"""Status, body and headers."""
+from tests.judge_server.raw_http import Raw, RawRequest, RawServer
 
 MODEL = "jev-1"
 YES = 0.75
@@ -86,26 +84,18 @@ def openai(body: dict[str, Any]) -> dict[str, Any]:
     return {"model": MODEL, "answers": answers, "usage": usage}
 
 
-class LyingDecisionServer:
+class LyingDecisionServer(RawServer):
     """Answers questions with `answer`, or with `lie` when set, and records the request bodies."""
 
     def __init__(self, answer: Answer = llamacpp) -> None:
+        super().__init__()
         self.answer = answer
         self.lie: Raw | None = None
         self.asked: list[dict[str, Any]] = []
-        self._server: asyncio.Server | None = None
 
-    async def start(self) -> str:
-        """Start listening, and return the root URL."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def close(self) -> None:
-        """Stop listening."""
-        assert self._server is not None
-        self._server.close()
-
-    def _reply(self, path: str, body: dict[str, Any] | None) -> Raw:
+    async def respond(self, request: RawRequest) -> Raw:
+        """Answer a request for models or decisions."""
+        path, body = request.target, request.body
         if path == "/v1/models":
             return 200, json.dumps({"data": [{"id": MODEL, "owned_by": "test"}]}).encode(), {}
         if path not in ("/v1/systemone", "/v1/decisions") or body is None:
@@ -118,19 +108,3 @@ class LyingDecisionServer:
         if "too long" in json.dumps(body):
             return 400, b'{"error": {"message": "exceeds the context size", "type": "exceed_context_size_error"}}', {}
         return 200, json.dumps(self.answer(body)).encode(), {}
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                first, *lines = head.split("\r\n")
-                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
-                content = await reader.readexactly(int(headers.get("content-length", 0)))
-                status, body, more = self._reply(first.split(" ")[1], json.loads(content) if content else None)
-                told = "".join(f"{name}: {value}\r\n" for name, value in more.items())
-                length = "" if status == 204 else f"Content-Length: {len(body)}\r\n"
-                writer.write(f"HTTP/1.1 {status} It\r\n{length}{told}\r\n".encode() + (b"" if status == 204 else body))
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
+from tests.judge_server.raw_http import Raw, RawRequest, RawServer
+
 MODEL = "judge-1"
 CONTEXT_TOKENS = 600
 STORY = tuple(
@@ -338,13 +340,20 @@ def complete(body: dict[str, Any], number: int, context_tokens: int = CONTEXT_TO
     return {"id": "x", "object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage}
 
 
-class DialectServer:
+class DialectServer(RawServer):
     """A running server of one kind. `asked` has the body of every chat request; `kind` may be changed while it runs."""
 
     def __init__(self, kind: ServerKind) -> None:
+        super().__init__()
         self.kind = kind
         self.asked: list[dict[str, Any]] = []
         self.url = ""
+
+    async def respond(self, request: RawRequest) -> Raw:
+        """Answer as the kind does."""
+        status, body = self._answer(request.target, request.body)
+        more = self.kind.headers if request.target.endswith("completions") else {}
+        return status, body, {"Server": "dialect"} | more
 
     def _answer(self, path: str, body: Any) -> tuple[int, bytes]:
         kind = self.kind
@@ -361,34 +370,16 @@ class DialectServer:
             return status, kind.frame(content)
         return 200, kind.frame(kind.shape(made))
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
-                content = await reader.readexactly(int(length[1])) if length else b""
-                path = head.split(" ", 2)[1]
-                status, body = self._answer(path, json.loads(content) if content else None)
-                chat = path.endswith("completions")
-                headers = {"Content-Length": str(len(body)), "Server": "dialect"} | (self.kind.headers if chat else {})
-                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-                writer.write(f"HTTP/1.1 {status} It\r\n{lines}\r\n".encode() + body)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
 
 @asynccontextmanager
 async def dialect_server(kind: ServerKind) -> AsyncIterator[DialectServer]:
     """Serve in this event loop until the block ends."""
     made = DialectServer(kind)
-    server = await asyncio.start_server(made._connection, "127.0.0.1", 0, limit=2**20)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    made.url = f"{await made.start()}/v1"
     try:
         yield made
     finally:
-        server.close()
+        await made.close()
 
 
 @contextmanager

@@ -8,8 +8,10 @@ Endpoints of `GOES_WRONG` behave until a message contains `TRIGGER`, so that an 
 import asyncio
 import json
 import sys
+from functools import partial
 
 from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, SEEN, FakeServerRequest, completion
+from tests.judge_server.raw_http import RawRequest, answer_requests
 
 TRIGGER = "misbehave"
 MOODS = ("well", "swapped", "down", "mute")
@@ -93,28 +95,16 @@ async def route(asked: FakeServerRequest) -> None:
         asked.send(404, {"detail": "Not Found"})
 
 
-async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the requests of one connection."""
-    try:
-        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-            first, *lines = head.split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
-            content = await reader.readexactly(int(headers.get("content-length", 0)))
-            method, target, _ = first.split(" ")
-            tag, _, rest = target.strip("/").partition("/")
-            name, _, path = rest.partition("/")
-            body = json.loads(content) if content else None
-            await route(FakeServerRequest(method, tag, name, path or name, headers, body, reader, writer))
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        pass
-    finally:
-        writer.close()
+async def respond(request: RawRequest) -> None:
+    """Answer one request."""
+    tag, _, rest = request.target.strip("/").partition("/")
+    name, _, path = rest.partition("/")
+    await route(FakeServerRequest(**vars(request), tag=tag, name=name, path=path or name))
 
 
 async def main() -> None:
     """Serve until standard input closes."""
-    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    server = await asyncio.start_server(partial(answer_requests, respond=respond), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.judge_server.raw_http import RawRequest
+
 MODEL = "judge-1"
 MASSES = {"Yes": 0.5, "\u2581yes": 0.125, "NO": 0.25, " maybe": 0.0625, "Well": 0.03125}
 """The candidates for the first token, as the server writes them, and their probabilities."""
@@ -29,17 +31,12 @@ class RequestLog:
 
 
 @dataclass
-class FakeServerRequest:
-    """One request."""
+class FakeServerRequest(RawRequest):
+    """A request to the endpoint `/TAG/NAME`."""
 
-    method: str
     tag: str
     name: str
     path: str
-    headers: dict[str, str]
-    body: Any
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
 
     @property
     def words(self) -> str:
@@ -218,7 +215,6 @@ GOES_WRONG: dict[str, Callable[[FakeServerRequest], Awaitable[None]]] = {
     "above-one": logprobs(Yes=700.0, No=-1.0),
     "beyond-floats": logprobs(Yes=1e308, No=-1.0),
     "sum-above-one": logprobs(Yes=math.log(0.6), Well=math.log(0.6)),
-    "next-to-nothing": logprobs(Yes=-40.0),
     "counts-below-zero": counted(-(10**9), -(10**9), -(10**9)),
     "counts-too-many": counted(10**30, 10**30, 10**30),
     "counts-in-words": counted("many", [1], {"a": 2}),

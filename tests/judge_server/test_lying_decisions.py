@@ -23,8 +23,11 @@ from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
 from tests.judge_server import support
-from tests.judge_server.decision_answers import MODEL, YES, LyingDecisionServer, Raw, openai, systemone
-from tests.judge_server.test_lying_engine import CRITERIA, check, encoded, junk, sent, set_at, strange
+from tests.judge_server.decision_answers import MODEL, YES, LyingDecisionServer, openai, systemone
+from tests.judge_server.raw_http import Raw
+from tests.judge_server.test_lying_engine import CRITERIA, check, encoded, junk, loop, sent, set_at, strange
+
+__all__ = ["loop"]
 
 ASKED = {
     "binary": {"type": "noul"},
@@ -147,13 +150,6 @@ async def serving(url: str) -> AsyncGenerator[LyingDecisionService]:
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))
         yield LyingDecisionService(http, servers)
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.Runner]:
-    """The event loop shared by all examples."""
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -27,16 +27,14 @@ from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
 from tests.judge_server import misbehaving, support
-from tests.judge_server.misbehaviours import MASSES, MODEL, FakeServerRequest
+from tests.judge_server.misbehaviours import MASSES, MODEL
+from tests.judge_server.raw_http import Raw, RawRequest, RawServer
 
 CRITERIA = [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?", "weight": 3}]
 HONEST = 0.625 / 0.875
 """The probability of yes in the server's honest answer."""
 
 SPELLINGS = ("Yes", " yes", "no", "No", "true", " False", "maybe", "\u2581yes", "0", "4", " 3", "", "\n", "\ufffd")
-
-Raw = tuple[int, bytes, dict[str, str]]
-"""Status, body and headers."""
 
 junk = st.recursive(
     st.none()
@@ -158,47 +156,16 @@ judging = st.sampled_from(
 )
 
 
-class LyingChatServer:
+class LyingChatServer(RawServer):
     """Answers chat requests with `lie`, or honestly if there is none."""
 
-    def __init__(self) -> None:
-        self.lie: Raw | None = None
-        self._server: asyncio.Server | None = None
+    lie: Raw | None = None
 
-    async def start(self) -> str:
-        """Start listening and return the API's base URL."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/liar/good/v1"
-
-    async def close(self) -> None:
-        """Stop listening."""
-        assert self._server is not None
-        self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                first, *lines = head.split("\r\n")
-                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
-                content = await reader.readexactly(int(headers.get("content-length", 0)))
-                method, target, _ = first.split(" ")
-                path = target.removeprefix("/liar/good/")
-                asked = FakeServerRequest(
-                    method, "liar", "good", path, headers, json.loads(content) if content else None, reader, writer
-                )
-                if self.lie is None or path != "v1/chat/completions":
-                    await misbehaving.route(asked)
-                else:
-                    status, body, more = self.lie
-                    told = "".join(f"{name}: {value}\r\n" for name, value in more.items())
-                    length = "" if status == 204 else f"Content-Length: {len(body)}\r\n"
-                    writer.write(f"HTTP/1.1 {status} It\r\n{length}{told}\r\n".encode())
-                    writer.write(b"" if status == 204 else body)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def respond(self, request: RawRequest) -> Raw | None:
+        """Lie about a chat request, or answer honestly."""
+        if self.lie is not None and request.target.endswith("/chat/completions"):
+            return self.lie
+        return await misbehaving.respond(request)
 
 
 @dataclass
@@ -229,7 +196,7 @@ async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
     """A service with a separate database and spool."""
     async with AsyncExitStack() as stack:
         liar = LyingChatServer()
-        engine = OpenAIEngine(await liar.start(), timeout_s=5.0)
+        engine = OpenAIEngine(f"{await liar.start()}/liar/good/v1", timeout_s=5.0)
         stack.push_async_callback(liar.close)
         judge = await support.judge(engine)  # type: ignore[arg-type]
         stack.push_async_callback(judge.close)

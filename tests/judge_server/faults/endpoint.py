@@ -14,8 +14,11 @@ import random
 import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tests.judge_server.raw_http import Raw, RawRequest, answer_requests
 
 MODEL = "judge-1"
 LATER_PART = re.compile(r"Part (6|7|8|9|10|11) holds")
@@ -37,29 +40,18 @@ class Endpoint:
         self._page = False
         self._released.set()
 
-    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection."""
-        try:
-            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
-                body = await reader.readexactly(int(length[1])) if length else b""
-                status, content = await self._answer(head.split(" ", 2)[1], body, reader)
-                words = f"HTTP/1.1 {status} It\r\nContent-Length: {len(content)}\r\nServer: faulty\r\n\r\n"
-                writer.write(words.encode() + content)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def respond(self, request: RawRequest) -> Raw:
+        """Answer one request."""
+        status, content = await self._answer(request.target, request.body, request.reader)
+        return status, content, {"Server": "faulty"}
 
-    async def _answer(self, path: str, content: bytes, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    async def _answer(self, path: str, body: Any, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         if self._page:
             return 200, PAGE
         if path == "/v1/models":
             return 200, json.dumps({"data": [{"id": MODEL, "owned_by": "nobody"}]}).encode()
         if path != "/v1/chat/completions":
             return 404, b"{}"
-        body = json.loads(content)
         question = body["messages"][-1]["content"]
         if "Part" not in question:
             return 200, completion(body, 0.6)
@@ -109,7 +101,7 @@ async def main(host: str, port: int, log: Path, fault: str) -> None:
     """Serve until standard input closes."""
     endpoint = Endpoint(log, fault)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, endpoint.release)
-    server = await asyncio.start_server(endpoint.connection, host, port, backlog=1000)
+    server = await asyncio.start_server(partial(answer_requests, respond=endpoint.respond), host, port, backlog=1000)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()
