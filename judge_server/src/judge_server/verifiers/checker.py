@@ -1,9 +1,7 @@
 """Run checks: cheap ones on the event loop, others in worker processes that are killed when they take too long.
 
 Every check first gets a short try. One that does not finish in it moves to the queue of long checks, which never occupy
-all workers; see `judge_server.verifiers.checker`.
-
-Worker processes are assigned fairly over projects, runs and groups.
+all workers. Worker processes are assigned fairly over projects, runs and groups.
 """
 
 import asyncio

@@ -125,7 +125,7 @@ def extract_final_answer(text: str) -> str | None:
 
     - a non-empty box (`boxed_answer`), a tag `<answer>…</answer>`, or the value of `"answer"` in JSON;
     - after `Answer:` at the start of a line or a sentence (also in bold, in a heading, in a list, after an emoji, or
-      in another language: see `answer_words`), up to the end of the line, of a displayed formula or of a list. If
+      in another language: see `final_answer.words`), up to the end of the line, of a displayed formula or of a list. If
       nothing follows on the line, the next line counts;
     - after `####` (GSM8K's format) if it is a value, or on the last line;
     - after `The answer is`, at the start of a sentence. After one of the places above, only a value counts.
@@ -137,7 +137,7 @@ def extract_final_answer(text: str) -> str | None:
     A later sentence that repeats an earlier answer (`\boxed{4}`, then `Final answer: She has 4 apples`) confirms it. An
     answer that the response then takes back ("Wait, actually 74") is none.
 
-    Decoration and reasons are removed (`answer_text.plain_answer`); `72 or 73` and `5, if n is even` stay whole.
+    Decoration and reasons are removed (`final_answer.text.plain_answer`); `72 or 73` and `5, if n is even` stay whole.
     """
     body = _without_closing_lines(text)
     return _stated(body, nested=False) or _bare(body)

@@ -1,16 +1,14 @@
 """llama.cpp as an engine: one model in a child process with one slot, which answers a response's calls in turn.
 
 There is one slot because llama.cpp's slots do not share a prefix in flight: with one, the prefix of a response is read
-once and stays cached for all its criteria (docs/decisions/0004). Prompts are sent as token ids: only the chat
-template's own text may become control tokens, so no judged text can, whatever the model's vocabulary. A child that dies
-is restarted; until it is up, calls fail.
+once and stays cached for all its criteria (docs/decisions/0004). Prompts are sent as token ids: the chat template is
+split around its messages, and only its own text may become control tokens, so no judged text can. A child that dies is
+restarted; until it is up, calls fail.
 
 A file that says it is a decision model is asked typed questions instead, through llama.cpp's own route for them.
 
 Completions are streamed, with a progress event after every part of the prompt, because llama.cpp notices a closed
 connection only when it has something to send. So cancelling a call frees the slot.
-
-Prompts become token ids: the chat template is split around its messages, and everything else is plain text.
 """
 
 import asyncio
@@ -50,6 +48,18 @@ from judge_server.ports import (
     TokenChoice,
 )
 from rubric_store.byte_cache import ByteCache
+
+log = logging.getLogger("adjudge")
+
+TOP_TOKENS = 200
+"""How many next-token probabilities are read. A spelling below all of these has less than 1/200 of the mass."""
+
+_GONE = (httpx2.HTTPError, RuntimeError)
+"""The errors of a request to a dead child, or through a closed client."""
+
+_PAUSE_S, _MAX_RESTART_PAUSE_S = 1.0, 60.0
+_STEADY_S = 60.0
+"""After this uptime, the pause before a restart is the shortest again."""
 
 _SYSTEM, _USER = "\x02system\x03", "\x02user\x03"
 _REASONS, _ASK = "\x02reasons\x03", "\x02ask\x03"
@@ -177,19 +187,6 @@ async def _tokenise(http: httpx2.AsyncClient, text: str, *, control: bool = Fals
     answer.raise_for_status()
     ids: list[int] = answer.json()["tokens"]
     return ids
-
-
-log = logging.getLogger("adjudge")
-
-TOP_TOKENS = 200
-"""How many next-token probabilities are read. A spelling below all of these has less than 1/200 of the mass."""
-
-_GONE = (httpx2.HTTPError, RuntimeError)
-"""The errors of a request to a dead child, or through a closed client."""
-
-_PAUSE_S, _MAX_RESTART_PAUSE_S = 1.0, 60.0
-_STEADY_S = 60.0
-"""A child that lived this long had a new cause of death: it is restarted after the shortest pause."""
 
 
 @contextmanager
