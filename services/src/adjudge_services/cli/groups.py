@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
@@ -60,18 +60,18 @@ class FromRequest:
 def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Return a function whose parameters are single options, which calls the given one with its groups."""
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[list[str], Callable[[dict[str, Any]], Any]]] = {}
+    groups: dict[str, tuple[list[str], Callable[..., Any]]] = {}
     for one in inspect.signature(function, eval_str=True).parameters.values():
         mark = next((each for each in get_args(one.annotation)[1:] if isinstance(each, FromRequest)), None)
-        make: Callable[[dict[str, Any]], Any]
+        make: Callable[..., Any]
         if mark is not None:
             own = list(mark.parameters())
-            make = _without_defaults({each.name: each.default for each in own})
+            make = partial(_given, {each.name: each.default for each in own})
         elif isinstance(one.annotation, type) and is_dataclass(one.annotation):
             group = one.annotation
             types = get_type_hints(group, include_extras=True)
             own = [_keyword(field.name, types[field.name], field.default) for field in fields(group)]
-            make = _from_keywords(group)
+            make = group
         else:
             parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
@@ -80,19 +80,15 @@ def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def command(**given: Any) -> None:
-        made = {name: make({each: given.pop(each) for each in own}) for name, (own, make) in groups.items()}
+        made = {name: make(**{each: given.pop(each) for each in own}) for name, (own, make) in groups.items()}
         function(**given, **made)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _without_defaults(defaults: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    return lambda given: {name: value for name, value in given.items() if value != defaults[name]}
-
-
-def _from_keywords(group: type[Any]) -> Callable[[dict[str, Any]], Any]:
-    return lambda given: group(**given)
+def _given(defaults: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -301,7 +301,8 @@ def panel(
     fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
     if not held:
         raise ValueError(f"no verdict of all judges is left to measure on; {first_problem(answered)}")
-    fitted = fit_dawid_skene(*panel_arrays(fit, with_labels=not without_labels))
+    votes = np.array([[int((one.score or 0.0) >= 0.5) for one in item.verdicts] for item in fit], dtype=np.int8)
+    fitted = fit_dawid_skene(votes, None if without_labels else np.array([item.met for item in fit], dtype=np.int8))
     figures = measure_panel(held, judge, fitted.model)
     rates = list(zip(judge, fitted.model.sensitivity, fitted.model.specificity, strict=True))
     shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
@@ -390,12 +391,6 @@ def show_calibration(method: str, calibration: Any, figures: Any, held: int) -> 
 def with_store(use: Callable[[CalibrationStore], Coroutine[Any, Any, Result]]) -> Result:
     """Use the store of calibrations, bands and error rates, as the user of the command line."""
     return use_store(partial(CalibrationStore, actor=command_line_user), use)
-
-
-def panel_arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
-    """Return the verdicts and labels of items as `fit_dawid_skene` takes them."""
-    votes = np.array([[int(one.score >= 0.5) for one in item.verdicts] for item in items], dtype=np.int8)
-    return votes, np.array([int(item.met) for item in items], dtype=np.int8) if with_labels else None
 
 
 def read_responses(dataset: str, rows: Rows, *, fitting: bool) -> tuple[str, list[LabelledResponse]]:

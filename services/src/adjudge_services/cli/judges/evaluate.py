@@ -163,7 +163,7 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
 
         run = dataset.removeprefix("run:")
         if labels is None:
-            labelled_by, examples = asyncio.run(_read_labels(run, PROJECT_ID))
+            labelled_by, examples = asyncio.run(_read_labels(run))
         else:
             groups = asyncio.run(read_run(run, PROJECT_ID, None))
             labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
@@ -179,10 +179,10 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
     return labelled_by, chosen
 
 
-async def _read_labels(run: str, project: str) -> tuple[str, list[Example]]:
+async def _read_labels(run: str) -> tuple[str, list[Example]]:
     """Read the labels that people gave a run from the database; return who they are, and the labelled responses."""
     async with open_store(SQLLedger) as ledger:
-        found = await labelled_groups(ledger, LabelFilter(project, run))
+        found = await labelled_groups(ledger, LabelFilter(PROJECT_ID, run))
     if found.left_out:
         why = ", ".join(f"{count:,} because {reason}" for reason, count in found.left_out.items())
         err.print(f"left out labelled verdicts: {why}", style="yellow")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -121,9 +121,9 @@ def show(
     part = RunRange(project, run, first_step, last_step)
     wanted = corrected or evaluation is not None
     report = asyncio.run(read_report(url, view))
-    rates = asyncio.run(corrected_rates(url, part, evaluation)) if wanted and report is not None else None
     if report is None:
-        exit_unknown(run)
+        exit_with_error(f"the ledger has no requests of run {run!r}; `adjudge runs` lists the runs")
+    rates = asyncio.run(corrected_rates(url, part, evaluation)) if wanted else None
     if as_json:
         more = {} if rates is None else {"corrected": rates.model_dump(mode="json")}
         print_json(report.model_dump(mode="json") | more)
@@ -466,8 +466,3 @@ def _read_evaluation(file: Path) -> ErrorSource:
         raise ValueError(
             f"{file} is not a report of `adjudge evaluate --json` with the judge's error; write it again"
         ) from error
-
-
-def exit_unknown(run: str) -> NoReturn:
-    """Exit with an error: there is no such run."""
-    exit_with_error(f"the ledger has no requests of run {run!r}; `adjudge runs` lists the runs")

@@ -122,7 +122,11 @@ def generate(
             f"[yellow]stopped;[/] results so far are in {escape(str(output))}. Run the same command again to continue"
         )
         raise typer.Exit(INTERRUPTED) from None
-    report_and_exit(progress, problem, output)
+    statistics = read_statistics(output) if problem is None else None
+    if statistics is not None and statistics.inputs:
+        out.print(statistics_table(statistics))
+    if not report(progress, problem, output) or problem is not None:
+        raise typer.Exit(1)
 
 
 def rows(
@@ -208,11 +212,15 @@ def _about(progress: OperationProgress, made: str) -> str:
         parts.append(f"{progress.failed} failed")
     if progress.rate:
         parts.append(f"{progress.rate:.2f}/s" if progress.rate >= 1 else f"{60 * progress.rate:.1f}/min")
-    read = progress.tokens_computed + progress.tokens_reused
-    parts.append(f"{read:,} tokens read, {progress.tokens_written:,} written")
+    parts.append(_tokens(progress))
     if progress.eta_s:
         parts.append(f"{duration(progress.eta_s)} left")
     return " · ".join(parts)
+
+
+def _tokens(progress: OperationProgress, *, reused: bool = False) -> str:
+    read = f"{progress.tokens_computed + progress.tokens_reused:,} tokens read"
+    return f"{read}{f' ({progress.tokens_reused:,} reused)' if reused else ''}, {progress.tokens_written:,} written"
 
 
 def duration(seconds: float) -> str:
@@ -294,11 +302,10 @@ def report(progress: OperationProgress, problem: str | None, output: Path) -> bo
         parts.append(f"{pluralize(progress.failed, 'input')} failed")
     if progress.known:
         parts.append(f"{pluralize(progress.known, 'input')} done before")
-    read = progress.tokens_computed + progress.tokens_reused
     pace = f", {progress.tokens_written / progress.seconds:.1f} a second" if progress.tokens_written else ""
     err.print(
-        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {read:,} tokens read "
-        f"({progress.tokens_reused:,} reused), {progress.tokens_written:,} written{pace}; {duration(progress.seconds)}"
+        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {_tokens(progress, reused=True)}{pace}; "
+        f"{duration(progress.seconds)}"
     )
     problems = [*read_failures(output)]
     for failure in problems[:_MAX_PROBLEMS]:
@@ -343,16 +350,6 @@ async def generate_rubrics(
         return await run.run()
 
 
-def report_and_exit(progress: OperationProgress, problem: str | None, output: Path) -> None:
-    """Print the statistics and the report; exit with 1 if the run stopped early."""
-    statistics = read_statistics(output) if problem is None else None
-    if statistics is not None and statistics.inputs:
-        out.print(statistics_table(statistics))
-    complete = report(progress, problem, output)
-    if problem is not None or not complete:
-        raise typer.Exit(1)
-
-
 def read_parameters(assignments: list[str]) -> dict[str, Json]:
     """Read parameters that are written as NAME=JSON."""
     parameters: dict[str, Json] = {}
@@ -382,12 +379,12 @@ def print_report(
     if rates:
         out.print(_rates_table(rates, pluralize(len(found), "rubric")))
     if operation.state != "done":
-        _print(f"[bold red]error:[/] {escape(operation.problem or f'the pass was {operation.state}')}")
+        err.print(f"[bold red]error:[/] {escape(operation.problem or f'the pass was {operation.state}')}")
     for version in left[:_MAX_UNJUDGED_SHOWN]:
-        _print(f"[red]not judged:[/] {escape(_why_unjudged(version))}")
+        err.print(f"[red]not judged:[/] {escape(_why_unjudged(version))}")
     if len(left) > _MAX_UNJUDGED_SHOWN:
-        _print(f"… and {len(left) - _MAX_UNJUDGED_SHOWN} more that were not judged")
-    _print(_totals(operation, len(found), len(left)))
+        err.print(f"… and {len(left) - _MAX_UNJUDGED_SHOWN} more that were not judged")
+    err.print(_totals(operation, len(found), len(left)))
 
 
 def validity_line(version: RubricVersion, kept: Sequence[RubricValidation]) -> str | None:
@@ -455,15 +452,8 @@ def _totals(operation: Operation, found: int, left: int) -> str:
         parts.append(f"{before} of them before")
     if left:
         parts.append(f"{left} not judged")
-    read = progress.tokens_computed + progress.tokens_reused
-    return (
-        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {read:,} tokens read "
-        f"({progress.tokens_reused:,} reused), {progress.tokens_written:,} written; {duration(progress.seconds)}"
-    )
-
-
-def _print(text: str) -> None:
-    err.print(text)
+    calls = pluralize(progress.calls, "call")
+    return f"{', '.join(parts)}; {calls}, {_tokens(progress, reused=True)}; {duration(progress.seconds)}"
 
 
 @dataclass(frozen=True, slots=True)
