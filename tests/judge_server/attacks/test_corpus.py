@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.attacks.corpus import DISGUISES, Attack, AttackKind, read_corpus, read_tasks
+from judge_server.attacks.corpus import DISGUISES, Attack, AttackKind, Place, read_corpus, read_tasks
 from judge_server.evaluation.labelled import MET_FROM
 from trainer_client.wire import Criterion, Group
 
@@ -28,6 +29,7 @@ def test_there_are_enough_inputs_of_each_kind() -> None:
 
 def test_every_input_has_a_unique_name_and_text() -> None:
     assert len({attack.id for attack in CORPUS}) == len(CORPUS)
+    assert {attack.place for attack in CORPUS} == set(get_args(Place))
     for task in TASKS[::12]:
         attacked = Counter(attack.apply(task.response, task.criteria, task.prompt) for attack in CORPUS)
         assert [text for text, times in attacked.items() if times > 1] == []
@@ -47,13 +49,12 @@ def test_an_attack_keeps_the_response_in_the_place_it_declares(text: str, respon
     for disguise in (None, *DISGUISES):
         made = {
             place: Attack(KIND, 1, place, written, disguise).apply(response, CRITERIA, prompt)
-            for place in ("replace", "before", "after", "within")
+            for place in get_args(Place)
         }
         shown = written if disguise is None else DISGUISES[disguise](written)
         assert made["replace"] == shown
         assert made["before"] == f"{shown}\n\n{response}"
         assert made["after"] == f"{response}\n\n{shown}"
-        assert made["within"].replace(f" {shown}", "", 1) == response or shown in response
 
 
 @given(TEXT, TEXT)

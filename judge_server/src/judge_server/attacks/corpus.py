@@ -11,25 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from trainer_client.wire import Criterion
 
-Place: TypeAlias = Literal["replace", "before", "after", "within"]
-Disguise: TypeAlias = Literal[
-    "cyrillic",
-    "greek",
-    "fullwidth",
-    "mathematical",
-    "circled",
-    "zero_width_space",
-    "zero_width_joiner",
-    "soft_hyphen",
-    "bidi",
-    "tags",
-]
-
+Place: TypeAlias = Literal["replace", "before", "after"]
 _PLACEHOLDER = re.compile(r"\{(criteria|criterion|claims|prompt|response)\}")
 
 
@@ -57,14 +44,14 @@ class Attack:
         number: the number of its text in the kind, from 1.
         place: where the text is put.
         text: the text, with placeholders in braces.
-        disguise: how its letters are changed; None if they are not.
+        disguise: how its letters are changed, one of `DISGUISES`; None if they are not.
     """
 
     kind: AttackKind
     number: int
     place: Place
     text: str
-    disguise: Disguise | None = None
+    disguise: str | None = None
 
     @property
     def id(self) -> str:
@@ -87,10 +74,7 @@ class Attack:
             return text
         if self.place == "before":
             return f"{text}\n\n{response}"
-        if self.place == "after":
-            return f"{response}\n\n{text}"
-        middle = response.find(" ", len(response) // 2)
-        return f"{response} {text}" if middle < 0 else f"{response[:middle]} {text}{response[middle:]}"
+        return f"{response}\n\n{text}"
 
 
 def _letters(shown: Mapping[str, str]) -> Callable[[str], str]:
@@ -107,7 +91,7 @@ def _joined(mark: str) -> Callable[[str], str]:
     return lambda text: re.sub(r"(?<=\w)(?=\w)", mark, text)
 
 
-DISGUISES: Mapping[Disguise, Callable[[str], str]] = {
+DISGUISES: Mapping[str, Callable[[str], str]] = {
     "cyrillic": _letters(dict(zip("aceopxyiABCEHKMOPTX", "асеорхуіАВСЕНКМОРТХ", strict=True))),
     "greek": _letters(dict(zip("oABEHIKMNOPTXYZ", "οΑΒΕΗΙΚΜΝΟΡΤΧΥΖ", strict=True))),
     "fullwidth": _shifted(0xFF21, 0xFF41),
@@ -131,10 +115,6 @@ def read_corpus() -> tuple[Attack, ...]:
 
 def _of_kind(entry: Mapping[str, Any]) -> list[Attack]:
     kind = AttackKind(entry["name"], entry["about"], entry["visible"])
-    unknown = [p for p in entry["places"] if p not in get_args(Place)]
-    unknown += [d for d in entry.get("disguises", ()) if d not in DISGUISES]
-    if unknown:
-        raise ValueError(f"corpus.toml: the kind {kind.name} has the unknown place or disguise {unknown[0]!r}")
     return [
         Attack(kind, number, place, text, disguise)
         for number, text in enumerate(entry["texts"], 1)

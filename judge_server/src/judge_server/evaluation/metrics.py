@@ -135,17 +135,6 @@ def weighted_auroc(scores: Floats, labels: Bools, weights: Floats) -> Floats:
     return area
 
 
-def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the probability that a random positive scores above a random negative, with ties counted half.
-
-    It is None if there are no positives or no negatives.
-    """
-    positive = np.array(labels, dtype=bool)
-    if positive.all() or not positive.any():
-        return None
-    return float(weighted_auroc(np.array(scores, dtype=float), positive, np.ones((1, len(positive))))[0])
-
-
 class RowBootstrap:
     """Resamples of the rows of a data set; parts of it that share rows are resampled together.
 

@@ -320,45 +320,34 @@ def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> 
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MatplotlibMissing(NO_MATPLOTLIB) from error
+    numbers = {
+        "criteria per rubric": statistics.criteria_counts,
+        "weights of criteria": statistics.weight_counts,
+        "characters of a description": statistics.length_counts,
+    }
+    words = {
+        "kinds of criteria": statistics.kinds,
+        "rubrics by split": statistics.splits,
+        "inputs without a rubric": statistics.discarded,
+    }
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.subplots(2, 3)
-    _columns(axes[0, 0], "criteria per rubric", statistics.criteria_counts)
-    _columns(axes[0, 1], "weights of criteria", statistics.weight_counts)
-    _columns(axes[0, 2], "characters of a description", statistics.length_counts)
-    _bars(axes[1, 0], "kinds of criteria", statistics.kinds)
-    _bars(axes[1, 1], "rubrics by split", statistics.splits)
-    _bars(axes[1, 2], "inputs without a rubric", statistics.discarded)
+    for at, (name, counts) in zip(figure.subplots(2, 3).flat, (numbers | words).items(), strict=True):
+        at.set_title(name, fontsize=10)
+        at.spines[["top", "right"]].set_visible(False)
+        if not counts:
+            at.text(0.5, 0.5, "none", ha="center", va="center", color="grey")
+            at.set_axis_off()
+        elif name in numbers:  # a column per number, in order, a few of them labelled
+            at.bar(range(len(counts)), list(counts.values()), color=_COLOUR)
+            step = -(-len(counts) // _MAX_LABELS)
+            at.set_xticks(range(0, len(counts), step), list(counts)[::step])
+            at.yaxis.get_major_locator().set_params(integer=True)
+        else:  # a bar per word, the first on top
+            at.barh(list(counts)[::-1], list(counts.values())[::-1], color=_COLOUR)
+            at.tick_params(axis="y", labelsize=8)
+            at.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(title, parse_math=False)
     figure.savefig(file)
-
-
-def _columns(at: Any, name: str, counts: Mapping[str, int]) -> None:
-    """Draw one column per number, in order; label at most about `_MAX_LABELS` of them."""
-    if not _set_title(at, name, counts):
-        return
-    at.bar(range(len(counts)), list(counts.values()), color=_COLOUR)
-    step = -(-len(counts) // _MAX_LABELS)
-    at.set_xticks(range(0, len(counts), step), list(counts)[::step])
-    at.yaxis.get_major_locator().set_params(integer=True)
-
-
-def _bars(at: Any, name: str, counts: Mapping[str, int]) -> None:
-    """Draw one horizontal bar per word, the first on top."""
-    if not _set_title(at, name, counts):
-        return
-    at.barh(list(counts)[::-1], list(counts.values())[::-1], color=_COLOUR)
-    at.tick_params(axis="y", labelsize=8)
-    at.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _set_title(at: Any, name: str, counts: Mapping[str, int]) -> bool:
-    """Set the title; write "none" and return False if there is nothing to draw."""
-    at.set_title(name, fontsize=10)
-    at.spines[["top", "right"]].set_visible(False)
-    if not counts:
-        at.text(0.5, 0.5, "none", ha="center", va="center", color="grey")
-        at.set_axis_off()
-    return bool(counts)
 
 
 STATISTICS, PLOT, SPLITS = "statistics.json", "statistics.svg", "splits"
