@@ -7,7 +7,7 @@ import pytest
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
-from judge_server.errors import InvalidRequest, Overloaded
+from judge_server.errors import InvalidRequest
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Outcomes, collect
@@ -92,7 +92,7 @@ async def test_only_the_uncached_calls_of_a_response_are_asked() -> None:
     assert {description_in(question) for question in script.asked} == {"a", "c"}
 
 
-@pytest.mark.parametrize("kind", ["engine", "truncated_input", "overloaded", "timeout"])
+@pytest.mark.parametrize("kind", ["engine", "truncated_input", "overloaded", "timeout", "parse"])
 async def test_failures_are_not_cached(kind: str) -> None:
     script = FailingScript(CallFailure(kind, "no"), times=2, about="Alpha")  # type: ignore[arg-type]
     cache = MemoryCache()
@@ -106,29 +106,21 @@ async def test_failures_are_not_cached(kind: str) -> None:
     assert kinds(answered) == {"ok"}
 
 
-async def test_parse_failures_are_not_cached() -> None:
-    script = RecordingScript(lambda batch, call: Reply((0.0, 0.0)))
+@pytest.mark.parametrize(
+    ("failure", "times", "about", "found", "tries"),
+    [
+        (GONE, 1, "Alpha", {"ok"}, [1, 2]),
+        (GONE, 99, "", {"engine"}, [2, 2]),
+        *[(CallFailure(kind, "no"), 99, "", {kind}, [1, 1]) for kind in ("truncated_input", "timeout", "parse")],
+    ],
+)
+async def test_only_calls_that_the_engine_failed_are_retried_and_only_once(
+    failure: CallFailure, times: int, about: str, found: set[str], tries: list[int]
+) -> None:
+    script = FailingScript(failure, times, about)
     made = await judge(ScriptedEngine(script))
-    asked = plans(made, "Yes.", of=AB)
-    assert kinds(await collect(made.judge(asked, await deadline_after()))) == {"parse"}
-    script.outcome = always(True)
-    assert kinds(await collect(made.judge(asked, await deadline_after()))) == {"ok"}
-
-
-async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> None:
-    script = FailingScript(GONE, times=1, about="Alpha")
-    made = await judge(ScriptedEngine(script))
-    outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
-    assert kinds(outcomes) == {"ok"}
-    assert sorted(script.asked.values()) == [1, 2]
-
-
-async def test_a_call_is_tried_at_most_twice_while_the_engine_keeps_failing() -> None:
-    script = FailingScript(GONE, times=99)
-    made = await judge(ScriptedEngine(script))
-    outcomes = await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))
-    assert set(outcomes.by_digest.values()) == {GONE}
-    assert list(script.asked.values()) == [2, 2]
+    assert kinds(await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))) == found
+    assert sorted(script.asked.values()) == tries
 
 
 async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +138,6 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
     assert 7.0 in slept
     late = await collect(made.judge(plans(made, "No.", of=criteria("Alpha two.")), await deadline_after(5)))
     assert kinds(late) == {"overloaded"}
-
-
-@pytest.mark.parametrize("kind", ["truncated_input", "timeout", "parse"])
-async def test_other_failures_are_not_retried(kind: str) -> None:
-    script = FailingScript(CallFailure(kind, "no"), times=99)  # type: ignore[arg-type]
-    made = await judge(ScriptedEngine(script))
-    assert kinds(await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))) == {kind}
-    assert list(script.asked.values()) == [1, 1]
 
 
 async def test_a_retry_that_would_miss_the_deadline_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,19 +163,6 @@ async def test_calls_unfinished_at_the_deadline_time_out_and_finished_ones_are_c
     engine.release(1)
     rest = await collect(made.judge(asked, await deadline_after()))
     assert (len(rest.cached), rest.costs.calls) == (3, 1)
-
-
-async def test_a_request_that_does_not_fit_the_queue_is_refused_before_any_call() -> None:
-    engine = GatedEngine()
-    made = await judge(engine, queue_calls=3)
-    running = asyncio.create_task(collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after())))
-    await engine.busy()
-    began = list(engine.began)
-    with pytest.raises(Overloaded):
-        await collect(made.judge(plans(made, "No.", of=AB), await deadline_after()))
-    assert engine.began == began
-    engine.release(2)
-    await running
 
 
 async def test_cached_verdicts_need_no_room_in_the_queue() -> None:
