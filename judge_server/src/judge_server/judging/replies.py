@@ -40,10 +40,6 @@ def _choice_mass(
     token_choice: TokenChoice, reply: Reply, masses: tuple[float, ...], least: float
 ) -> float | CallFailure:
     """Return the mass of all choices together, or a failure if it is invalid or less than `least`."""
-    if len(masses) == len(token_choice.options) and min(masses) >= 0.0 and max(masses) <= 1.0:
-        total = math.fsum(masses)
-        if total <= 1.0 and total > 0 and total >= least:
-            return total
     invalid = invalid_masses(masses, len(token_choice.options))
     if invalid:
         return CallFailure("engine", f"the judge's answer has {invalid}, which is impossible; check its endpoint")

@@ -9,13 +9,14 @@ and a run that gets a label starts at 0.
 import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from judge_server.judging.results import Caller, CallOutcome, Outcomes, failures_by_kind
+from judge_server.judging.results import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailure
 from judge_server.queueing import DecayingRate, label_of_run
 
@@ -59,51 +60,36 @@ class JudgeMetrics(Collector):
         self._queue: QueueState | None = None
         self.meter: Callable[[str, int], None] | None = None
         self._runs = RunTable(RUN_LABELS, clock)
-        self._queued = Histogram(
-            "adjudge_queue_seconds",
-            "Seconds a response's calls waited for the engine",
-            ["priority"],
-            buckets=_SECONDS,
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
+        self._queued = seconds(
+            "adjudge_queue_seconds", "Seconds a response's calls waited for the engine", ["priority"]
         )
-        self._at_engine = Histogram(
-            "adjudge_engine_seconds",
-            "Seconds a response's calls took at the engine",
-            ["priority"],
-            buckets=_SECONDS,
-            registry=registry,
+        self._at_engine = seconds(
+            "adjudge_engine_seconds", "Seconds a response's calls took at the engine", ["priority"]
         )
-        self._cache = Histogram(
-            "adjudge_cache_seconds",
-            "Seconds the verdict cache took, for all verdicts of a request",
-            ["operation"],
-            buckets=_SECONDS,
-            registry=registry,
+        self._cache = seconds(
+            "adjudge_cache_seconds", "Seconds the verdict cache took, for all verdicts of a request", ["operation"]
         )
-        self._judgements = Counter(
+        self._judgements = counter(
             "adjudge_judgements",
             "Verdicts answered: judged, cached, joined, checked by a program, or failed, and of what kind",
             ["outcome", "failure"],
-            registry=registry,
         )
-        self._uncertain = Counter(
+        self._uncertain = counter(
             "adjudge_uncertain_verdicts",
             "Verdicts answered as uncertain, of requests or calibrations that set an uncertain band",
-            registry=registry,
         )
-        self._calls = Counter("adjudge_judge_calls", "Calls sent to the engine, retries included", registry=registry)
-        self._lookups = Counter("adjudge_cache_lookups", "Verdicts looked up", ["result"], registry=registry)
-        self._tokens = Counter(
-            "adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"], registry=registry
-        )
-        self._written = Counter("adjudge_tokens_written", "Tokens that the judge wrote", registry=registry)
-        self._clipped = Counter(
+        self._calls = counter("adjudge_judge_calls", "Calls sent to the engine, retries included")
+        self._lookups = counter("adjudge_cache_lookups", "Verdicts looked up", ["result"])
+        self._tokens = counter("adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"])
+        self._written = counter("adjudge_tokens_written", "Tokens that the judge wrote")
+        self._clipped = counter(
             "adjudge_engine_counts_clipped",
             "Replies whose token counts were impossible and were clipped to what the request allows",
-            registry=registry,
         )
-        self._shed = Counter("adjudge_requests_shed", "Requests refused because the queue was full", registry=registry)
-        self._shed_calls = Counter("adjudge_calls_shed", "The judge calls of refused requests", registry=registry)
+        self._shed = counter("adjudge_requests_shed", "Requests refused because the queue was full")
+        self._shed_calls = counter("adjudge_calls_shed", "The judge calls of refused requests")
         ProcessCollector(registry=registry)
         registry.register(self)
 
@@ -144,7 +130,7 @@ class JudgeMetrics(Collector):
         if made:
             by_digest = {digest: outcome for digest, outcome in by_digest.items() if digest not in made}
         failed = failures_by_kind(by_digest.values())
-        joined_failures = sum(1 for d in outcomes.joined if d in by_digest and _failed(by_digest[d]))
+        joined_failures = sum(isinstance(by_digest.get(digest), CallFailure) for digest in outcomes.joined)
         joined = len(outcomes.joined) - joined_failures
         cached = len(outcomes.cached)
         answered = len(by_digest) - failed.total()
@@ -214,10 +200,6 @@ class JudgeMetrics(Collector):
         yield share
         yield reward
         yield from counters.values()
-
-
-def _failed(outcome: CallOutcome) -> bool:
-    return isinstance(outcome, CallFailure)
 
 
 @dataclass(slots=True)
@@ -293,10 +275,8 @@ class RunTable:
         return self._rows.setdefault(label, self._row())
 
     def _row(self) -> RunRow:
-        tokens, reward, rewards = (
-            DecayingRate(half_life, self._clock)
-            for half_life in (_HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S)
-        )
+        half_lives = _HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S
+        tokens, reward, rewards = [DecayingRate(half_life, self._clock) for half_life in half_lives]
         return RunRow(tokens, reward, rewards)
 
 

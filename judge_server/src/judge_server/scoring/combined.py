@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Literal
 
 from prometheus_client import Counter
@@ -52,27 +53,21 @@ class CombinedMetrics(JudgeMetrics):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
-        registry = self._registry
-        self._verdicts = Counter(
+        counter = partial(Counter, registry=self._registry)
+        self._verdicts = counter(
             "adjudge_member_verdicts",
             "Distinct verdicts that a member of a cascade or panel was asked for; in a cascade, those of the large "
             "judge are the escalated ones",
             ["member", "outcome"],
-            registry=registry,
         )
-        self._member_calls = Counter(
-            "adjudge_member_calls", "Judge calls of a cascade or panel, by member", ["member"], registry=registry
-        )
-        self._member_tokens = Counter(
+        self._member_calls = counter("adjudge_member_calls", "Judge calls of a cascade or panel, by member", ["member"])
+        self._member_tokens = counter(
             "adjudge_member_prompt_tokens",
             "Prompt tokens of a cascade or panel, by member: computed, or reused",
             ["member", "source"],
-            registry=registry,
         )
-        self._compared = Counter(
-            "adjudge_members_compared", "Verdicts on which at least two members gave a score", registry=registry
-        )
-        self._disagreed = Counter("adjudge_members_disagreed", "Verdicts on which members disagreed", registry=registry)
+        self._compared = counter("adjudge_members_compared", "Verdicts on which at least two members gave a score")
+        self._disagreed = counter("adjudge_members_disagreed", "Verdicts on which members disagreed")
 
     def combined(self, caller: Caller, outcomes: Outcomes) -> None:
         """Record a request's verdicts, and the part of each member."""
