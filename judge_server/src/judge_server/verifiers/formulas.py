@@ -7,6 +7,7 @@ equal to what. Comparing may take long on a hostile answer, so it runs in a work
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -242,31 +243,24 @@ def _as_vector(term: Term, other: Term) -> Term:
 
 def _spread(term: Term) -> Term:
     r"""Write `a \pm b` as the list of both values."""
+    parts = term.parts
     if term.head == "plus_minus":
-        return Term("list", (term.parts[0], Term("negate", term.parts)), text="or")
-    if term.head == "add" and any(part.head == "plus_minus" for part in term.parts):
-        signs = [part for part in term.parts if part.head == "plus_minus"]
-        if len(signs) > 1:
+        return Term("list", (parts[0], Term("negate", parts)), text="or")
+    if term.head == "add":
+        places = [place for place, part in enumerate(parts) if part.head == "plus_minus"]
+        if len(places) != 1:
             return term
-        both = [
-            Term("add", tuple(sign(part) if part is signs[0] else part for part in term.parts))
-            for sign in (lambda part: part.parts[0], lambda part: Term("negate", part.parts))
-        ]
-        return Term("list", tuple(both), text="or")
-    if term.head in ("list", "set") and any(_spread(part).head == "list" for part in term.parts):
-        items: list[Term] = []
-        for part in term.parts:
-            spread = _spread(part)
-            items += spread.parts if spread.head == "list" else (part,)
-        return Term(term.head, tuple(items), text=term.text)
-    if (
-        term.head in ("divide", "multiply")
-        and term.parts
-        and _spread(term.parts[0]).head == "list"
-        and term.parts[0].head in ("add", "plus_minus")
-    ):
-        top = _spread(term.parts[0])
-        return Term("list", tuple(Term(term.head, (part, *term.parts[1:])) for part in top.parts), text="or")
+        before, (amount,), after = parts[: places[0]], parts[places[0]].parts, parts[places[0] + 1 :]
+        both = (amount, Term("negate", (amount,)))
+        return Term("list", tuple(Term("add", (*before, each, *after)) for each in both), text="or")
+    if term.head in ("list", "set"):
+        pairs = [(part, _spread(part)) for part in parts]
+        items = [item for part, each in pairs for item in (each.parts if each.head == "list" else (part,))]
+        return replace(term, parts=tuple(items))
+    if term.head in ("divide", "multiply") and parts and parts[0].head in ("add", "plus_minus"):
+        top = _spread(parts[0])
+        if top.head == "list":
+            return Term("list", tuple(Term(term.head, (part, *parts[1:])) for part in top.parts), text="or")
     return term
 
 

@@ -175,6 +175,7 @@ _TOKEN = re.compile(
 )
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
 _ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
+_DEGREES = re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|\\degrees?|°)\s*+\}|\\circ(?![A-Za-z]))")
 _STRUCK = re.compile(r"~~([^~]+)~~")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
@@ -282,7 +283,7 @@ def tokens_of(answer: str) -> list[Token]:
     text = text.replace("\\$", CURRENCY_SIGN)
     if not _only_money(text):
         text = _INLINE.sub(r" \1 ", text)
-    text = _GROUPED.sub("", text.replace("$", CURRENCY_SIGN))
+    text = _DEGREES.sub("°", _GROUPED.sub("", text.replace("$", CURRENCY_SIGN)))
     return _merge_groups(_unwrap(_split(text)))
 
 
@@ -320,7 +321,7 @@ def _split(text: str) -> list[Token]:
 
 
 def _unwrap(tokens: list[Token]) -> list[Token]:
-    r"""Take `\text{…}` and the like away and mark what was inside; take `^\circ` for a degree sign."""
+    r"""Take `\text{…}` and the like away and mark what was inside."""
     kept: list[Token] = []
     braces: list[bool] = []  # of each open brace, whether it belongs to a text command
     upright, opens = 0, False
@@ -341,20 +342,6 @@ def _unwrap(tokens: list[Token]) -> list[Token]:
             continue
         opens = False
         kept.append(Token(token.kind, token.text, token.spaced, upright > 0))
-    return _with_degrees(kept)
-
-
-def _with_degrees(tokens: list[Token]) -> list[Token]:
-    kept: list[Token] = []
-    for token in tokens:
-        if token.text == "}" and [each.text for each in kept[-3:]] == ["^", "{", "\\circ"]:
-            kept[-3:] = [Token("sign", "°")]
-        elif token.text == "\\circ" and kept and kept[-1].text == "^":
-            kept[-1] = Token("sign", "°")
-        elif token.text == "}" and [each.text for each in kept[-3:]] == ["^", "{", "°"]:
-            kept[-3:] = [Token("sign", "°")]
-        else:
-            kept.append(token)
     return kept
 
 
@@ -376,27 +363,14 @@ def _merge_groups(tokens: list[Token]) -> list[Token]:
             open_brackets.append(at)
         elif token.text in _CLOSING and open_brackets:
             open_brackets.pop()
-        if token.kind != "number":
-            kept.append(token)
-            at += 1
-            continue
-        by_comma, by_space = _run(tokens, at, comma=True), _run(tokens, at, comma=False)
-        may_group = not open_brackets or open_brackets[-1] in spaced_commas
-        if len(by_comma) > 1:
-            groups = by_comma if may_group and _is_grouped(by_comma) else by_comma[:1]
-            joined, step = groups, 2 * len(groups) - 1
-            if len(groups) == 1:  # a list: keep all its numbers, so that none of them begins a group
-                kept += tokens[at : at + 2 * len(by_comma) - 1]
-                at += 2 * len(by_comma) - 1
-                continue
-        elif len(by_space) > 1 and not _is_grouped(by_space):
-            kept += tokens[at : at + len(by_space)]
-            at += len(by_space)
-            continue
-        else:
-            joined, step = by_space, len(by_space)
-        kept.append(token._replace(text="".join(joined)))
-        at += step
+        end, step = _run(tokens, at) if token.kind == "number" else (at + 1, 1)
+        groups = [each.text for each in tokens[at:end:step]]
+        may_group = step == 1 or not open_brackets or open_brackets[-1] in spaced_commas
+        if may_group and _is_grouped(groups):
+            kept.append(token._replace(text="".join(groups)))
+        else:  # all its numbers are kept, so that none of them begins a group
+            kept += tokens[at:end]
+        at = end
     return kept
 
 
@@ -413,19 +387,19 @@ def _brackets_with_spaced_commas(tokens: list[Token]) -> set[int]:
     return found
 
 
-def _run(tokens: list[Token], at: int, *, comma: bool) -> list[str]:
-    """Return the numbers from `at` on that only an unspaced comma, or only a space, separates."""
-    run = [tokens[at].text]
-    step = 2 if comma else 1
-    while at + step < len(tokens) and tokens[at + step].kind == "number":
-        if comma:
-            if tokens[at + 1].text != "," or tokens[at + 1].spaced or tokens[at + 2].spaced:
+def _run(tokens: list[Token], at: int) -> tuple[int, int]:
+    """Return where numbers end that unspaced commas, or else spaces, separate; and 2 for commas, 1 for spaces."""
+    for step in (2, 1):
+        end = at + 1
+        while end + step <= len(tokens):
+            *commas, number = tokens[end : end + step]
+            is_spaced = any(each.spaced for each in (*commas, number))
+            if number.kind != "number" or is_spaced != (step == 1) or any(each.text != "," for each in commas):
                 break
-        elif not tokens[at + 1].spaced:
-            break
-        at += step
-        run.append(tokens[at].text)
-    return run
+            end += step
+        if end > at + 1:
+            return end, step
+    return at + 1, 1
 
 
 def _is_grouped(run: list[str]) -> bool:

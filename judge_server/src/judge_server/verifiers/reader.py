@@ -93,6 +93,7 @@ _CURRENCY_WORDS = frozenset([*_DOLLARS, "EUR", "GBP", "JPY", "INR", "Rs", "RMB",
 _NO_FACTORS = frozenset(["no", "on", "am", "pm", "or", "is", "if", "to", "by", "of", "in", "at", "ad", "bc", "up"])
 """Words of two letters that are no product of two variables."""
 
+_DELIMITED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil"), "\\|": ("\\|", "norm")}
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
 _REPEATING = re.compile(
     r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*+(?:\{\s*+)?(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
@@ -311,7 +312,7 @@ class _Parser:
 
     def _relation(self) -> str | None:
         token = self._peek()
-        if token.text in ("\\not",):
+        if token.text == "\\not":
             after = self._peek(1).text
             if after in ("=", "\\in"):
                 self._at += 2
@@ -323,10 +324,8 @@ class _Parser:
         if token.text == "=" and self._peek(1).text in ("=", "<", ">"):
             raise NotRead
         sign = RELATIONS.get(token.text)
-        if sign is not None:
-            self._at += 1
-            return sign
-        return None
+        self._at += sign is not None
+        return sign
 
     def _side(self) -> Term:
         """Read an expression with its unit, or sets that are joined."""
@@ -735,9 +734,9 @@ class _Parser:
 
     def _command(self, token: Token) -> Term:
         text = token.text
-        if text == "\\frac":
-            top = self._argument()
-            return Term("divide", (top, self._argument()))
+        if text in ("\\frac", "\\binom"):
+            parts = self._argument(), self._argument()
+            return Term("divide", parts) if text == "\\frac" else Term("call", parts, text="binom")
         if text == "\\sqrt":
             if self._accept("["):
                 index = self._sum()
@@ -746,27 +745,21 @@ class _Parser:
             if self._peek().text == "(":
                 return Term("call", (self._primary(),), text="sqrt")
             return Term("call", (self._argument(),), text="sqrt")
-        if text == "\\binom":
-            top = self._argument()
-            return Term("call", (top, self._argument()), text="binom")
         if text == "\\{":
             if self._accept("\\}"):
                 return Term("symbol", text="\\emptyset")
             if (described := self._set_builder()) is not None:
                 return described
             return self._bracketed(text)
-        if text in ("\\lfloor", "\\lceil"):
+        if text in _DELIMITED:
+            closing, name = _DELIMITED[text]
             term = self._sum()
-            self._expect(text.replace("\\l", "\\r"))
-            return Term("call", (term,), text="floor" if text == "\\lfloor" else "ceil")
+            self._expect(closing)
+            return Term("call", (term,), text=name)
         if text == "\\langle":
             term = self._list(("\\rangle",))
             self._expect("\\rangle")
             return Term("tuple", term.parts if term.head == "list" else (term,), text="<>")
-        if text == "\\|":
-            term = self._sum()
-            self._expect("\\|")
-            return Term("call", (term,), text="norm")
         if text[1:] in FUNCTIONS:
             return self._function(text[1:])
         if text in _SYMBOL_COMMANDS:
@@ -806,31 +799,25 @@ class _Parser:
         closing = self._next().text
         self._depth -= 1
         parts = inside.parts if inside.head == "list" else (inside,)
-        if opening == "\\{":
-            if closing != "\\}":
-                raise NotRead
+        pair = opening + closing
+        if pair == "\\{\\}":
             return Term("set", parts)
-        if closing not in (")", "]", "["):
+        if opening == "\\{" or closing not in (")", "]", "["):
             raise NotRead
         if len(parts) == 1:
-            if (opening, closing) == ("(", ")") or (
-                (opening, closing) == ("[", "]") and inside.head in ("add", "multiply", "divide")
-            ):
+            if pair == "()" or (pair == "[]" and inside.head in ("add", "multiply", "divide")):
                 return inside
             if inside.head == "matrix" and closing != "[":
                 return inside
-            if (opening, closing) == ("[", "]"):
-                return Term("tuple", parts, text="[]")
+        elif inside.text != ",":
             raise NotRead
-        if inside.text != ",":
-            raise NotRead
-        if (opening, closing) == ("(", ")"):
+        elif pair == "()":
             return Term("tuple", parts)
-        if len(parts) != 2:
-            if (opening, closing) == ("[", "]"):
-                return Term("tuple", parts, text="[]")
+        elif len(parts) == 2:
+            return Term("interval", parts, text=("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
+        if pair != "[]":
             raise NotRead
-        return Term("interval", parts, text=("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
+        return Term("tuple", parts, text="[]")
 
     def _function(self, name: str) -> Term:
         power: Term | None = None
