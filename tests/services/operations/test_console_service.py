@@ -15,7 +15,8 @@ from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.test_console import checked, links
-from tests.judge_server.test_console_labels import forms, forms_token, label
+from tests.judge_server.test_console_labels import forms, label
+from tests.judge_server.test_console_rubrics import token_of
 from tests.services.operations.in_process import serving_within
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "brief", "description": "Is brief.", "weight": 2}]
@@ -71,7 +72,7 @@ async def test_labels_evaluate_the_judge_and_the_judges_page_shows_the_result(se
             address = (await label(http, form, "yes" if number % 3 else "no")).headers["Location"]
         text = checked(await http.get("/console/labels?run=r"))
         assert "<bdi>the judge</bdi> and <bdi>Ada</bdi>" in text
-        begun = await http.post("/console/labels/evaluate", data={"token": forms_token(text), "run": "r"})
+        begun = await http.post("/console/labels/evaluate", data={"token": token_of(text), "run": "r"})
         assert begun.status_code == 303, begun.text
         operation = begun.headers["Location"]
         async with asyncio.timeout(60):
@@ -124,7 +125,7 @@ async def test_a_rubrics_page_measures_how_well_it_separates_good_from_bad(serve
         page = checked(await http.get("/console/rubric?reference=math/reasons"))
         (address,) = links(page, "rubric/discriminate")
         text = checked(await http.get(address))
-        filled = {"token": forms_token(text), "reference": "math/reasons@1"}
+        filled = {"token": token_of(text), "reference": "math/reasons@1"}
         refused = await http.post("/console/rubric/discriminate", data=filled | {"pairs": pairs + "{"})
         assert refused.status_code == 422
         assert "line 4" in refused.text
@@ -164,7 +165,7 @@ async def test_an_operation_can_be_cancelled_and_belongs_to_its_project(served: 
         body = {"kind": "score", "rubric": {"criteria": CRITERIA}, "groups": GROUPS}
         id_ = (await http.post("/v1/operations", json=body)).json()["id"]
         text = checked(await http.get("/console/operation", params={"id": id_}))
-        form = {"token": forms_token(text), "id": id_, "do": "cancel"}
+        form = {"token": token_of(text), "id": id_, "do": "cancel"}
         assert (await http.post("/console/operation", data=form)).status_code == 303
         state = (await http.get(f"/v1/operations/{id_}")).json()["state"]
         assert state in ("cancelled", "done")
@@ -172,10 +173,10 @@ async def test_an_operation_can_be_cancelled_and_belongs_to_its_project(served: 
     async with await served.client("score", project="other") as http:
         assert id_ not in checked(await http.get("/console/operations"))
         assert (await http.get("/console/operation", params={"id": id_})).status_code == 404
-        token = forms_token(checked(await http.get("/console/operations")))
+        token = token_of(checked(await http.get("/console/operations")))
         assert (await http.post("/console/operation", data=form | {"token": token})).status_code == 404
     async with await served.client("read") as http:
-        token = forms_token(checked(await http.get("/console/operations")))
+        token = token_of(checked(await http.get("/console/operations")))
         assert (await http.post("/console/operation", data=form | {"token": token})).status_code == 403
 
 
@@ -232,7 +233,7 @@ async def test_an_administrator_creates_a_key_that_works_until_it_is_revoked(
 ) -> None:
     monkeypatch.setattr("judge_server.auth.keys.CACHE_TTL_S", 0.0)
     async with await served.client("admin") as http:
-        token = forms_token(checked(await http.get("/console/keys")))
+        token = token_of(checked(await http.get("/console/keys")))
         fields = {"token": token, "label": "<b>Bob</b>", "scope": ["read", "labels:write"], "days": "30"}
         text = checked(await http.post("/console/keys", data=fields))
         (key,) = re.findall(r"adj_[a-z2-7]{16}_[\w-]{43}", text)
@@ -289,7 +290,7 @@ async def test_keys_of_another_project_are_neither_seen_nor_revoked(served: Serv
         assert (await other.delete(f"/v1/keys/{key['id']}")).status_code == 404
         text = checked(await other.get("/console/keys"))
         assert key["id"] not in text
-        sent = await other.post("/console/keys/revoke", data={"token": forms_token(text), "id": key["id"]})
+        sent = await other.post("/console/keys/revoke", data={"token": token_of(text), "id": key["id"]})
         assert sent.status_code == 404
         made = (await other.post("/v1/keys", json={"scopes": ["read"]})).json()
         assert made["project_id"] == "other"
@@ -306,5 +307,5 @@ async def test_callers_without_a_key_cannot_administer_keys(data_dir: Path, new_
         text = checked(await http.get("/console/keys"))
         assert "adjudge keys create --scope admin" in text
         assert "Create a key" not in text
-        sent = await http.post("/console/keys", data={"token": forms_token(text), "scope": "admin"})
+        sent = await http.post("/console/keys", data={"token": token_of(text), "scope": "admin"})
         assert sent.status_code == 403
