@@ -178,6 +178,12 @@ def test_the_help_of_a_command_imports_nothing_that_only_running_it_needs() -> N
 
 
 @pytest.mark.processes
+def test_a_process_runs_a_command_whose_options_it_has_read_before_it_imported_the_rest() -> None:
+    command = [sys.executable, "-m", "adjudge_services.cli", "projects", "limits", "default", "--weight", "2"]
+    assert "default: weight 2.0" in subprocess.check_output(command, text=True)
+
+
+@pytest.mark.processes
 def test_a_service_starts_without_the_libraries_that_only_some_requests_need() -> None:
     modules = ", ".join(f"adjudge_services.{name}" for name in ("http_server", "judges", "worker"))
     code = f"import sys, {modules}; print(*sys.modules)"

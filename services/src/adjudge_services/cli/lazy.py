@@ -159,7 +159,7 @@ def _reporting_errors(function: Callable[..., None]) -> Callable[..., None]:
                 warn(warning)
         try:
             _complete(function)(**options)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except SettingsError as error:
             exit_with_error(str(error))
