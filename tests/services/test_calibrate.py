@@ -59,7 +59,7 @@ def test_a_service_applies_the_version_that_the_settings_name(
     )
     shown = json.loads(adjudge("calibrations", "show", "team").stdout)
     assert shown["measured"]["brier"]["n"] > 50
-    assert adjudge("calibrations", "alias", "team", "live", "1").exit_code == 0
+    adjudge("calibrations", "alias", "team", "live", "1", exit_code=0)
     assert "live" in adjudge("calibrations").stdout
 
     def probabilities(result: Result) -> list[tuple[float, float]]:
@@ -112,7 +112,7 @@ def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rat
 ) -> None:
     asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
     assert "write the lower end first" in failure_of(adjudge(*asked, "--uncertain-band", "0.6", "0.4"))
-    assert adjudge(*asked, "--uncertain-band", "0.4", "0.6").exit_code == 0
+    adjudge(*asked, "--uncertain-band", "0.4", "0.6", exit_code=0)
     stored = json.loads(adjudge("calibrations", "show", "team").stdout)
     assert stored["calibration"]["uncertain_band"] == [0.4, 0.6]
     counted = [stored["measured"][rate]["labels"] for rate in ("sensitivity", "specificity")]

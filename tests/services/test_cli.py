@@ -45,8 +45,7 @@ def test_publishing_the_same_file_again_changes_nothing(file: Path) -> None:
 
 def test_show_prints_a_criterion_as_written(file: Path) -> None:
     adjudge("rubrics", "publish", "team/a", file)
-    shown = adjudge("rubrics", "show", "team/a@1")
-    assert shown.exit_code == 0
+    shown = adjudge("rubrics", "show", "team/a@1", exit_code=0)
     assert "Lies in [0, 1] or [/b] [red]x." in shown.stdout
 
 
@@ -79,8 +78,7 @@ def test_an_invalid_command_gives_one_message_and_status_1(
 
 def test_doctor_accepts_a_sound_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
-    result = adjudge("doctor")
-    assert result.exit_code == 0
+    result = adjudge("doctor", exit_code=0)
     assert result.stdout.count(" ok ") == 8
     assert "wrong" not in result.stdout
 
@@ -101,8 +99,7 @@ def test_doctor_names_the_broken_part_and_hides_passwords(
 ) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     monkeypatch.setenv(f"ADJUDGE_{name}", nowhere if value == "NOWHERE" else value)
-    result = adjudge("doctor")
-    assert result.exit_code == 1
+    result = adjudge("doctor", exit_code=1)
     wrong = [line for line in result.stdout.splitlines() if " wrong " in line]
     assert len(wrong) == 1
     assert check in wrong[0]
@@ -116,8 +113,7 @@ def test_an_unreachable_database_gives_one_message(
     command: list[str], nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", nowhere)
-    result = adjudge(*command)
-    assert result.exit_code == 1
+    result = adjudge(*command, exit_code=1)
     assert isinstance(result.exception, SystemExit), result.exception
     assert "ADJUDGE_DATABASE_URL" in result.stderr
     assert "hunter2" not in result.output
@@ -125,8 +121,7 @@ def test_an_unreachable_database_gives_one_message(
 
 def test_migrate_brings_a_new_database_to_the_newest_schema_and_can_be_repeated(data_dir: Path) -> None:
     for _ in range(2):
-        result = adjudge("migrate")
-        assert result.exit_code == 0
+        result = adjudge("migrate", exit_code=0)
         assert migrations.head() in result.stdout
     assert migrations.read_status(f"sqlite+aiosqlite:///{data_dir}/adjudge.db").state == "current"
 
@@ -137,8 +132,8 @@ def test_postgres_is_migrated_by_hand_and_no_command_runs_before_that(
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
     assert "adjudge migrate" in failure_of(adjudge("rubrics", "list"))
-    assert adjudge("migrate").exit_code == 0
-    assert adjudge("rubrics", "list").exit_code == 0
+    adjudge("migrate", exit_code=0)
+    adjudge("rubrics", "list", exit_code=0)
 
 
 COMMANDS = commands()

@@ -27,8 +27,7 @@ def test_h_shows_the_help(path: Sequence[str]) -> None:
 
 
 def test_version_names_adjudge_and_its_version() -> None:
-    result = adjudge("--version")
-    assert result.exit_code == 0
+    result = adjudge("--version", exit_code=0)
     assert result.stdout.split()[0] == "adjudge"
     assert result.stdout.split()[1][0].isdigit()
 
@@ -113,8 +112,7 @@ def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
 ) -> None:
     monkeypatch.setenv(f"ADJUDGE_{name}", value)
     for command in (["rubrics", "list"], ["serve"], ["doctor"]):
-        result = adjudge(*command)
-        assert result.exit_code == 1
+        result = adjudge(*command, exit_code=1)
         assert isinstance(result.exception, SystemExit), result.exception
         assert len(result.stderr.splitlines()) == 1
         assert says in result.stderr
@@ -122,16 +120,14 @@ def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
 
 
 def test_an_invalid_port_is_reported_by_its_option() -> None:
-    result = adjudge("serve", "--port", "99999")
-    assert result.exit_code == 2
+    result = adjudge("serve", "--port", "99999", exit_code=2)
     assert "--port" in result.stderr
     assert "65535" in result.stderr
 
 
 def test_a_misspelt_variable_is_reported_with_the_correct_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABSE_URL", "sqlite+aiosqlite:///x")
-    result = adjudge("rubrics", "list")
-    assert result.exit_code == 0
+    result = adjudge("rubrics", "list", exit_code=0)
     assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
 
 

@@ -147,14 +147,12 @@ def test_an_endpoint_without_a_readable_answer_cannot_judge() -> None:
 
 def test_an_unreachable_endpoint_cannot_judge() -> None:
     url = f"http://127.0.0.1:{unused_port()}/v1"
-    result = adjudge("doctor", url)
-    assert result.exit_code == 1
+    result = adjudge("doctor", url, exit_code=1)
     assert f"{url} cannot judge: no answer from {url}" in " ".join(result.stdout.split())
     assert "start the server, or correct the URL" in result.stdout
 
 
 def test_other_engines_are_checked_too_and_unknown_ones_refused() -> None:
-    result = adjudge("doctor", "scripted://yes", "--json")
-    assert result.exit_code == 0
+    result = adjudge("doctor", "scripted://yes", "--json", exit_code=0)
     assert json.loads(result.stdout)["summary"] == "scripted://yes can judge: scripted answers with probabilities."
     assert "engine scheme 'ftp' is unknown" in failure_of(adjudge("doctor", "ftp://host"))

@@ -198,8 +198,7 @@ def test_an_invalid_command_says_why(file: Path, out: Path, arguments: list[str]
 
 
 def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None:
-    shown = adjudge("generate", "--list")
-    assert shown.exit_code == 0
+    shown = adjudge("generate", "--list", exit_code=0)
     for word in ("toy", "answer → criteria", "question (required)", "max_criteria=4", *GENERATORS):
         assert word in shown.stdout
 

@@ -90,8 +90,9 @@ def test_another_judge_is_measured_against_the_first(judged: RewardAnswer, monke
     assert shown.stdout.startswith("Not shown to be harmless: ")
     assert "…" not in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
-    strict = adjudge("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0")
-    assert strict.exit_code == 0
+    adjudge(
+        "judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0", exit_code=0
+    )
 
 
 @pytest.mark.usefixtures("judged")

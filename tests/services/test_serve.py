@@ -20,8 +20,7 @@ RUBRIC = [{"id": "a", "description": "Is right."}]
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
 def test_without_a_key_it_refuses_to_listen_off_loopback(host: str) -> None:
-    result = adjudge("serve", "--host", host, "--engine", "scripted://hash")
-    assert result.exit_code == 1
+    result = adjudge("serve", "--host", host, "--engine", "scripted://hash", exit_code=1)
     said = " ".join(result.stderr.split())
     assert f"refusing to start on {host!r}" in said
     assert "adjudge keys create --scope score" in said

@@ -32,8 +32,7 @@ def test_every_template_of_a_set_is_checked_and_one_invalid_gives_status_1(sets:
     assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\n")
     (sets / "brief/verdict.j2").write_text("{{ [/red] }}")
     (sets / "brief/holistic.j2").write_text("{{ criterion.description }}")
-    result = adjudge("templates", "check", sets / "brief")
-    assert result.exit_code == 1
+    result = adjudge("templates", "check", sets / "brief", exit_code=1)
     wrong_holistic, ok, wrong_verdict = result.stdout.splitlines()
     assert wrong_holistic.startswith(
         "wrong  brief/holistic.j2:1: it uses 'criterion', which is not one of its variables"
@@ -62,8 +61,7 @@ def test_an_invalid_command_gives_one_message_and_status_1(sets: Path, arguments
 
 
 def test_every_template_is_listed_with_its_variables() -> None:
-    listed = adjudge("templates", "show")
-    assert listed.exit_code == 0
+    listed = adjudge("templates", "show", exit_code=0)
     rows: dict[str, str] = {}
     for line in listed.stdout.splitlines():
         if line.startswith("│"):
@@ -83,8 +81,7 @@ def test_the_built_in_templates_as_shown_are_a_valid_set(tmp_path: Path) -> None
 
 
 def test_sets_are_listed_with_their_state(sets: Path) -> None:
-    listed = adjudge("templates", "list")
-    assert listed.exit_code == 0
+    listed = adjudge("templates", "list", exit_code=0)
     text = " ".join(listed.stdout.split())
     assert "│ brief │ yours │ ok │ question.j2 │" in text
     assert "│ wrong │ yours │ wrong │ wrong/question.j2:2: it uses 'criteria'" in text
@@ -103,8 +100,7 @@ def test_a_declaration_is_checked_with_its_set(sets: Path) -> None:
     result = adjudge("templates", "check", sets / "brief")
     assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\nok     brief/set.toml\n")
     (sets / "brief/set.toml").write_text('withholds = ["truth"]')
-    result = adjudge("templates", "check", sets / "brief")
-    assert result.exit_code == 1
+    result = adjudge("templates", "check", sets / "brief", exit_code=1)
     assert "wrong  brief/set.toml: withholds names 'truth'; it can name grounding, " in result.stdout
 
 
@@ -117,8 +113,7 @@ def test_a_built_in_set_as_shown_is_a_valid_set(tmp_path: Path, name: str) -> No
 
 
 def test_without_a_custom_folder_the_built_in_sets_are_listed() -> None:
-    listed = adjudge("templates", "list")
-    assert listed.exit_code == 0
+    listed = adjudge("templates", "list", exit_code=0)
     assert all(f"│ {name} │ built-in │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
 
 

@@ -63,8 +63,7 @@ def test_rates_refer_to_the_time_between_two_samples() -> None:
 @pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "not an address"])
 def test_an_unreachable_service_is_an_error_with_its_address(address: str) -> None:
     url = address.format(unused_port())
-    result = adjudge("top", url, "--once")
-    assert result.exit_code == 1
+    result = adjudge("top", url, "--once", exit_code=1)
     assert url in result.output
 
 
