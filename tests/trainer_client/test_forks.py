@@ -1,84 +1,49 @@
 """A client that was used before a fork: no process gets another one's answers, and the parent keeps its connections."""
 
 import asyncio
-import json
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
 import pytest
 
 from judge_server.engines.openai.http import OpenAIHttp
-from tests.trainer_client.fake_service import GROUP_LINE, VERSION, ScriptedReply, stream
+from tests.trainer_client.fake_service import GROUP_LINE, SUMMARY_LINE, VERSION, FakeService, ScriptedReply, stream
 from trainer_client import AsyncClient, Client
 from trainer_client.adapters.scorer import RubricScorer
 from trainer_client.trl import RubricReward
 
 RUBRIC = [{"id": "c1", "description": "states the number"}]
-SUMMARY = {
-    "request_id": "req-1",
-    "mode": "weighted_mean",
-    "on_failure": "null",
-    "judge": None,
-    "rubrics": [],
-    "usage": {},
-}
 ROUNDS = 12
 fork = multiprocessing.get_context("fork")
 
 
-class EchoHandler(BaseHTTPRequestHandler):
-    """Rewards each response with the number that it states, and echoes chat messages."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "messages" in asked:
-            message = {"role": "assistant", "content": asked["messages"][0]["content"]}
-            self.answer("application/json", {"choices": [{"message": message, "finish_reason": "stop"}]})
-            return
-        groups = [
-            {
-                "id": group["id"],
-                "responses": [
-                    {
-                        "reward": int(response if isinstance(response, str) else response["text"]) / 1000,
-                        "status": "scored",
-                        "verdicts": [{"criterion": "c1", "status": "ok", "score": 1.0}],
-                    }
-                    for response in group["responses"]
-                ],
-            }
-            for group in asked["groups"]
-        ]
-        if "ndjson" in self.headers["Accept"]:
-            self.answer("application/x-ndjson", *[{"group": group} for group in groups], {"summary": SUMMARY})
-        else:
-            self.answer("application/json", {**SUMMARY, "groups": groups})
-
-    def answer(self, kind: str, *lines: Any) -> None:
-        body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-class EchoServer(ThreadingHTTPServer):
-    request_queue_size = 64
-    daemon_threads = True
+def echo(asked: dict[str, Any]) -> dict[str, Any]:
+    """Reward each response with the number that it states, and echo a chat message."""
+    if "messages" in asked:
+        message = {"role": "assistant", "content": asked["messages"][0]["content"]}
+        return {"choices": [{"message": message, "finish_reason": "stop"}]}
+    verdicts = [{"criterion": "c1", "status": "ok", "score": 1.0}]
+    groups = [
+        {
+            "id": group["id"],
+            "responses": [
+                {
+                    "reward": int(response if isinstance(response, str) else response["text"]) / 1000,
+                    "status": "scored",
+                    "verdicts": verdicts,
+                }
+                for response in group["responses"]
+            ],
+        }
+        for group in asked["groups"]
+    ]
+    return {**SUMMARY_LINE["summary"], "mode": "weighted_mean", "groups": groups}
 
 
 @pytest.fixture(autouse=True)
@@ -89,14 +54,9 @@ def _closed_runners() -> Iterator[None]:
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    server = EchoServer(("127.0.0.1", 0), EchoHandler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def url(service: FakeService) -> str:
+    service.script(ScriptedReply(body=echo))
+    return service.url
 
 
 def group(number: int) -> dict[str, Any]:
