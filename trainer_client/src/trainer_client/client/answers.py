@@ -5,7 +5,7 @@ This module does no I/O; `trainer_client.client.connection` sends the requests a
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -56,10 +56,6 @@ class PreparedRequest(Generic[AnswerT]):
     repeatable: bool = True
     mismatch: Callable[[AnswerT], str | None] = field(default=lambda _: None)
     rewards: RewardRequest | None = None
-
-    def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
-        """Return a copy that requests the answer in this media type."""
-        return replace(self, accept=media_type)
 
 
 def read_answer(response: httpx2.Response, request: PreparedRequest[AnswerT]) -> AnswerT:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
@@ -214,7 +215,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             idempotency_key=idempotency_key,
         )
         parser = RewardStreamParser(self.base_url, request)
-        return AsyncRewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
+        return AsyncRewardStream(self._stream_groups(replace(request, accept=NDJSON), parser), parser)
 
     async def verdicts(
         self,

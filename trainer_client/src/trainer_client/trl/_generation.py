@@ -155,8 +155,13 @@ class RolloutGenerator:
         rubrics = [row.get("rubric") for row in inputs]
         judged: list[tuple[Criterion, ...]] = self._run_coroutine(trainer.rubric_reward.criteria(rubrics))
         criteria = [tuple([one for one in each if not one.shadow]) for each in judged]  # the policy never sees shadows
-        rows = sample_requests(prompts, criteria, self.first(len(prompts)), self.group_size)
-        training_progress = current_progress(trainer)
+        first, size = self.first(len(prompts)), self.group_size
+        rows = [
+            SampleRequest(prompt, _prompt_id(prompt), own, (first + row) % size + 1, size)
+            for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
+        ]
+        step, total = trainer.state.global_step + 1, max(trainer.state.max_steps, 1)
+        training_progress = TrainingProgress(step, total, trainer.args.seed)
         scaffolded_prompts = method.prompts(rows, training_progress)
         pairs = enumerate(zip(scaffolded_prompts, prompts, strict=True))
         used_prompts = [one if self.fits(one, row) else plain for row, (one, plain) in pairs]
@@ -186,30 +191,8 @@ def _global_share(flags: Sequence[bool]) -> float:
     return sum(gathered) / len(gathered)
 
 
-def sample_requests(
-    prompts: Sequence[Any], criteria: Sequence[tuple[Criterion, ...]], first: int, group_size: int
-) -> list[SampleRequest]:
-    """Create the sample request of each row.
-
-    Args:
-        prompts, criteria: the prompts and criteria of this rank's rows.
-        first: the index of the first row among those of all ranks.
-        group_size: G.
-    """
-    return [
-        SampleRequest(prompt, prompt_id(prompt), own, (first + row) % group_size + 1, group_size)
-        for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
-    ]
-
-
-def prompt_id(prompt: Any) -> str:
-    """Return an id of a prompt, derived from its content."""
+def _prompt_id(prompt: Any) -> str:
     return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def current_progress(trainer: Any) -> TrainingProgress:
-    """Return the training progress of a trainer."""
-    return TrainingProgress(trainer.state.global_step + 1, max(trainer.state.max_steps, 1), trainer.args.seed)
 
 
 def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], output: dict[str, Any]) -> torch.Tensor:
@@ -271,7 +254,9 @@ def refine_last(
     refinement_prompts = {
         row: _prompt(prompts[row], groups[place // size], assessed[place // size], method.instruction)
         for row, place in enumerate(places)
-        if place % size == size - 1 and _needs_refinement(assessed[place // size], method)
+        if place % size == size - 1
+        and (assessed[place // size].outcome == "refine" or method.always_refines)
+        and assessed[place // size].best is not None
     }
     fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if generator.fits(prompt, row)}
     result = _generate(generator, prompts, fitting_prompts, generated)
@@ -314,10 +299,6 @@ def _assess(group: Sequence[GroupMember]) -> RefinementDecision:
     criteria = next((member.criteria for member in group if member.reward is not None), ())
     scores = [member.scores if member.reward is not None else [None] * len(criteria) for member in group]
     return assess_group([member.reward for member in group], criteria, scores)
-
-
-def _needs_refinement(assessment: RefinementDecision, method: Rgr) -> bool:
-    return assessment.outcome == "refine" or (method.always_refines and assessment.best is not None)
 
 
 def _prompt(prompt: Any, group: Sequence[GroupMember], assessment: RefinementDecision, instruction: str) -> Any:
