@@ -11,14 +11,6 @@ def no_key_around(monkeypatch):
     monkeypatch.delenv("ADJUDGE_API_KEY", raising=False)
 
 
-def test_the_key_is_sent_with_every_request(service, connect):
-    service.script(ScriptedReply(body=VERSION), ScriptedReply(body=VERSION))
-    client = connect(service.url, api_key=KEY)
-    client.rubric("math/quadratics")
-    client.rubric("math/quadratics")
-    assert [asked.headers["authorization"] for asked in service.asked] == [f"Bearer {KEY}"] * 2
-
-
 @pytest.mark.parametrize(("given", "sent"), [(None, f"Bearer {KEY}"), ("adj_other", "Bearer adj_other"), ("", None)])
 def test_the_key_of_the_environment_is_used_unless_one_is_given(service, connect, monkeypatch, given, sent):
     monkeypatch.setenv("ADJUDGE_API_KEY", f"{KEY}\n")

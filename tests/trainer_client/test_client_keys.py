@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from tests.trainer_client.fake_service import CRITERION, VERDICTS, VERSION, ScriptedReply, problem, rewarded
-from trainer_client import InProgress, InvalidRequest
 
 KEY = "Idempotency-Key"
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
@@ -71,16 +70,3 @@ def test_reading_and_cancelling_send_no_key(service, connect):
     client.operation("op-1")
     client.cancel_operation("op-1")
     assert keys(service) == [None, None]
-
-
-def test_a_request_that_stays_in_progress_is_reported_as_such(service, connect):
-    service.script(problem("in-progress", 409, retryable=True, headers={"Retry-After": "3"}))
-    with pytest.raises(InProgress, match="req-7"):
-        connect(service.url, retries=1).publish_rubric("math/quadratics", [CRITERION])
-
-
-def test_a_key_reused_for_a_different_request_is_an_invalid_request(service, connect):
-    service.script(problem("invalid-request", 422, errors=[{"field": KEY, "message": "used for a different request"}]))
-    with pytest.raises(InvalidRequest) as refused:
-        connect(service.url).rewards([GROUP], "r", idempotency_key="k")
-    assert refused.value.errors[0].field == KEY

@@ -1,19 +1,24 @@
 import json
 import math
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.hypothesis_examples import examples
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
+    RollingThreshold,
     average_log_probability,
     average_probability,
     gate,
     reasoning_reflection_reward,
+    select_groups,
     variance_score,
 )
 from trainer_client.measures import rouge_l_f1
@@ -164,3 +169,199 @@ def test_rouge_l_ignores_case_and_punctuation_in_any_script():
     assert rouge_l_f1("", "the cat") == 0.0
     assert rouge_l_f1("…", "the cat") == 0.0
     assert rouge_l_f1([7, 8, 9], [7, 9]) == pytest.approx(0.8)
+
+
+SCORE = st.floats(0, 0.45)
+STEPS = st.lists(st.lists(SCORE, max_size=4), max_size=12)
+
+
+def after(threshold, steps):
+    for scores in steps:
+        threshold = threshold.after_step(scores)
+    return threshold
+
+
+def test_there_is_no_threshold_during_the_first_period():
+    rolling = after(RollingThreshold(every=3), [[0.1], [0.2]])
+    assert rolling.threshold is None
+    assert rolling.accepts(0.0)
+    assert rolling.after_step([0.4]).threshold == 0.2
+
+
+def test_a_score_below_the_threshold_is_rejected():
+    rolling = RollingThreshold(threshold=0.2)
+    assert not rolling.accepts(0.19)
+    assert rolling.accepts(0.2)
+
+
+@given(STEPS, st.integers(1, 4), st.floats(0, 100))
+def test_the_threshold_is_the_percentile_of_the_last_complete_period_with_scores(steps, every, percentile):
+    periods = [steps[start : start + every] for start in range(0, len(steps) - every + 1, every)]
+    scored = [scores for period in periods if (scores := [score for step in period for score in step])]
+    expected = float(np.percentile(scored[-1], percentile)) if scored else None
+    assert after(RollingThreshold(every, percentile), steps).threshold == expected
+
+
+@given(STEPS, st.integers(0, 12))
+def test_training_resumed_from_a_checkpoint_continues_exactly(steps, stop):
+    rolling = after(RollingThreshold(every=3), steps[:stop])
+    resumed = RollingThreshold(**json.loads(json.dumps(asdict(rolling))))
+    assert after(resumed, steps[stop:]).threshold == after(RollingThreshold(every=3), steps).threshold
+
+
+def test_the_defaults_are_twenty_steps_and_the_median():
+    rolling = after(RollingThreshold(), [[float(step)] for step in range(20)])
+    assert rolling.threshold == 9.5
+    assert (rolling.steps, rolling.recent) == (0, ())
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"percentile": -1.0}, {"percentile": float("nan")}])
+def test_a_period_or_percentile_out_of_range_is_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        RollingThreshold(**options)
+
+
+@pytest.mark.parametrize("score", [float("nan"), None, "0.1"])
+def test_a_score_that_is_not_a_number_is_refused(score):
+    with pytest.raises(ValueError, match=r"scores\[1\]"):
+        RollingThreshold().after_step([0.1, score])
+    with pytest.raises(ValueError, match="score is"):
+        RollingThreshold(threshold=0.1).accepts(score)
+
+
+@given(st.lists(st.none() | SCORE, max_size=20), st.floats(0, 1), st.floats(0, 1), st.integers())
+def test_the_selection_keeps_the_top_and_a_random_share_of_the_rest(scores, top, rest, seed):
+    chosen = select_groups(scores, top_fraction=top, random_fraction=rest, seed=seed)
+    known = sorted((index for index, s in enumerate(scores) if s is not None), key=lambda i: -scores[i])
+    kept = int(np.ceil(top * len(known) - 1e-9))
+    assert chosen == sorted(set(chosen))
+    assert set(known[:kept]) <= set(chosen) <= set(known)
+    assert len(chosen) == kept + int(np.ceil(rest * (len(known) - kept) - 1e-9))
+    assert chosen == select_groups(scores, top_fraction=top, random_fraction=rest, seed=seed)
+
+
+def test_another_seed_draws_a_different_rest_and_keeps_the_top():
+    scores = [0.4, 0.3] + [0.1] * 98
+    draws = [select_groups(scores, top_fraction=0.02, seed=seed) for seed in range(5)]
+    assert all(len(draw) == 12 and draw[:2] == [0, 1] for draw in draws)
+    assert len({tuple(draw) for draw in draws}) == 5
+    assert max(index for draw in draws for index in draw) > 80
+
+
+@pytest.mark.parametrize("name", ["top_fraction", "random_fraction"])
+def test_a_share_out_of_range_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=name):
+        select_groups([0.1], **{"top_fraction": 0.5, name: 1.5}, seed=1)
+
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "min_rollouts": st.integers(0, 4),
+        "top_k": st.integers(0, 5),
+        "min_fraction": st.sampled_from([0.0, 0.3, 1 / 3, 0.5, 2 / 3, 1.0]),
+    }
+)
+
+
+@st.composite
+def judged(draw, verdict=(True, False, None)):
+    """(satisfied, rewards) of a group with at most 6 missing verdicts."""
+    rollouts, rubrics = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    satisfied = [[draw(st.sampled_from(verdict)) for _ in range(rubrics)] for _ in range(rollouts)]
+    missing = [(i, j) for i, row in enumerate(satisfied) for j, value in enumerate(row) if value is None]
+    for i, j in missing[6:]:
+        satisfied[i][j] = False
+    return satisfied, [draw(st.sampled_from([None, 0.1, 0.5, 0.9])) for _ in range(rollouts)]
+
+
+def fillings(satisfied):
+    """Every possible completion of the missing verdicts."""
+    missing = [(i, j) for i, row in enumerate(satisfied) for j, value in enumerate(row) if value is None]
+    for values in product([True, False], repeat=len(missing)):
+        filled = [list(row) for row in satisfied]
+        for (i, j), value in zip(missing, values, strict=True):
+            filled[i][j] = value
+        yield filled
+
+
+def agreed(outcomes):
+    """The value that all outcomes agree on, or None."""
+    return outcomes.pop() if len(outcomes := set(outcomes)) == 1 else None
+
+
+@given(judged(verdict=(True, False)), OPTIONS)
+def test_with_every_verdict_known_the_gates_match_the_paper(case, options):
+    satisfied, rewards = case
+    columns = list(zip(*satisfied, strict=True))
+    ranked = sorted((i for i, r in enumerate(rewards) if r is not None), key=lambda i: -rewards[i])
+    coverage = all(sum(column) >= options["min_rollouts"] for column in columns)
+    consistency = all(
+        sum(satisfied[i]) >= options["min_fraction"] * len(columns) - 1e-9 for i in ranked[: options["top_k"]]
+    )
+    assert gate(satisfied, rewards, **options) == (coverage, consistency)
+
+
+@given(judged(), OPTIONS)
+@settings(max_examples=examples(200))
+def test_a_gate_is_decided_exactly_if_all_completions_of_missing_verdicts_agree(case, options):
+    satisfied, rewards = case
+    outcomes = [gate(filled, rewards, **options) for filled in fillings(satisfied)]
+    expected = tuple(agreed(outcome[which] for outcome in outcomes) for which in (0, 1))
+    assert gate(satisfied, rewards, **options) == expected
+
+
+@given(judged(), OPTIONS)
+def test_the_group_passes_if_both_gates_pass(case, options):
+    satisfied, rewards = case
+    gates = gate(satisfied, rewards, **options)
+    together = False if False in gates else None if None in gates else True
+    assert together is agreed(all(gate(filled, rewards, **options)) for filled in fillings(satisfied))
+
+
+def test_without_rubrics_both_gates_pass():
+    assert gate([[], []], [0.1, 0.2]) == (True, True)
+
+
+def test_a_quarter_of_the_rollouts_rounded_up_must_be_consistent():
+    rows = [[True], [True], [False], [True], [True]]
+    assert gate(rows, [0.9, 0.8, 0.7, 0.2, 0.1]).consistency is True
+    assert gate(rows, [0.9, 0.2, 0.8, 0.3, 0.1]).consistency is False
+    assert gate(rows[:4], [0.9, 0.2, 0.8, 0.3]).consistency is True
+
+
+def test_of_equal_rewards_the_first_ranks_higher():
+    assert gate([[True], [False]], [0.5, 0.5], top_k=1).consistency is True
+    assert gate([[False], [True]], [0.5, 0.5], top_k=1).consistency is False
+
+
+def test_a_rollout_without_a_reward_has_no_rank_but_counts_for_coverage():
+    assert gate([[True], [False]], [None, 0.5], top_k=1) == (True, False)
+    assert gate([[False], [True]], [None, 0.5], top_k=1) == (True, True)
+
+
+def test_a_rounding_error_in_the_share_is_tolerated():
+    row = [True] * 3 + [False] * 7
+    assert gate([row], [0.5], min_fraction=0.1 * 3).consistency is True
+
+
+def test_a_fractional_yes_does_not_count():
+    assert gate([[1.0], [0.99]], [0.1, 0.9], top_k=1) == (True, False)
+    assert gate(np.array([[1, 0], [1, 1]]), np.array([0.9, 0.1])) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("satisfied", "rewards", "options", "message"),
+    [
+        ([], [], {}, "0 rows"),
+        ([[True]], [0.1, 0.2], {}, "1 rows of verdicts and 2 rewards"),
+        ([[True], [True, False]], [0.1, 0.2], {}, "2 scores for 1"),
+        ([[2]], [0.1], {}, r"scores\[0\]"),
+        ([[True], [True]], [0.1, float("nan")], {}, r"rewards\[1\]"),
+        ([[True]], [0.1], {"min_rollouts": -1}, "min_rollouts"),
+        ([[True]], [0.1], {"top_k": -1}, "top_k"),
+        ([[True]], [0.1], {"min_fraction": 1.2}, "min_fraction"),
+    ],
+)
+def test_an_invalid_group_is_refused(satisfied, rewards, options, message):
+    with pytest.raises(ValueError, match=message):
+        gate(satisfied, rewards, **options)

@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from tests.trainer_client.fake_service import ScriptedReply, problem, stream
-from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, NotFound, RubricRefused, ServerError
+from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, RubricRefused, ServerError
 
 
 class TestRecompute:
@@ -207,8 +207,3 @@ class TestRuns:
         assert connect(service.url, "a/b").run_monitors().last_step == 7
         assert connect(service.url, "a/b").run_monitors("c", until_step=7).findings == ()
         assert [one.target for one in service.asked] == ["/v1/runs/a%2Fb/monitors", "/v1/runs/c/monitors?until_step=7"]
-
-    def test_a_missing_run_has_its_own_error(self, service, connect):
-        service.script(problem("not-found", 404))
-        with pytest.raises(NotFound):
-            connect(service.url).run_report("nobody")

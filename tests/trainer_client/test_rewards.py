@@ -5,6 +5,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer_client.rewards import (
     RewardOutcome,
@@ -14,7 +16,7 @@ from trainer_client.rewards import (
     reward,
     reward_outcome,
 )
-from trainer_client.wire import Criterion, RewardMode
+from trainer_client.wire import Criterion, RewardMode, RubricContent
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "rewards.json").read_text())["cases"]
 
@@ -196,3 +198,213 @@ class TestMisuse:
     def test_a_format_weight_outside_zero_to_one_is_refused(self, weight):
         with pytest.raises(ValueError, match="format_weight"):
             reward(criteria(("answer", 1)), [1], "stepwise", format_ok=True, format_weight=weight)
+
+
+def test_partial_credit_is_the_share_of_the_points_awarded():
+    awarded, weights = [2, 0, 3], [4, 1, 5]
+    rubric = criteria(*(("point", w) for w in weights))
+    scores = [a / w for a, w in zip(awarded, weights, strict=True)]
+    assert reward(rubric, scores, "partial_credit") == pytest.approx(5 / 10)
+
+
+class TestGradedMean:
+    rubric = criteria(("point", 5), ("pitfall", 5), ("point", -1), ("pitfall", -3))
+
+    def test_grades_of_negative_criteria_are_inverted_once_each(self):
+        assert reward(self.rubric, [0.75, 0.5, 0.25, 0], "graded_mean") == pytest.approx((0.75 + 0.5 + 0.75 + 1) / 4)
+
+    @pytest.mark.parametrize("weight", [0, 0.1, 7, 1e308])
+    def test_the_size_of_a_weight_does_not_matter(self, weight):
+        rubric = criteria(("point", weight), ("point", -weight - 1), ("point", 1e308))
+        assert reward(rubric, [1, 0.5, 0], "graded_mean") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("mode", ["likert", "outcome"])
+class TestHolisticModes:
+    @pytest.mark.parametrize(
+        "rubric", [[], criteria(("pitfall", 1), ("point", -2))], ids=["no criteria", "any criteria"]
+    )
+    def test_the_one_score_is_the_reward_whatever_the_criteria(self, mode, rubric):
+        assert reward_outcome(rubric, [0.25], mode) == RewardOutcome(0.25, "scored")
+
+    @pytest.mark.parametrize("scores", [[], [1, 1]])
+    def test_any_other_number_of_scores_is_refused(self, mode, scores):
+        with pytest.raises(ValueError, match=f"{len(scores)} scores in mode '{mode}'; give one"):
+            reward(criteria(("point", 1), ("point", 1)), scores, mode)
+
+    def test_a_failed_score_follows_the_policy(self, mode):
+        assert reward_outcome([], [None], mode) == RewardOutcome(None, "unscored")
+        assert reward_outcome([], [None], mode, "zero") == RewardOutcome(0.0, "unscored", "zero")
+        assert reward_outcome([], [None], mode, "skip") == RewardOutcome(None, "unscored")
+        with pytest.raises(UnscoredCriteria) as raised:
+            reward_outcome([], [None], mode, "error")
+        assert raised.value.criteria == ("(response)",)
+
+    def test_invalid_criteria_are_still_refused(self, mode):
+        with pytest.raises(ValueError, match=r"criteria\[0\]\.kind"):
+            reward(criteria(("factaul", 1)), [1], mode)
+
+
+class TestGate:
+    rubric = criteria(("point", 1), ("factual", 0), ("process", 9), ("point", 2))
+
+    @pytest.mark.parametrize(
+        ("scores", "passed"), [([1, 1, 0, 0], 1.0), ([0, 0, 1, 0], 0.0), ([1, 0.999, 0.5, 0], 0.0), ([1, 1, 1, 1], 1.0)]
+    )
+    def test_a_response_passes_if_it_satisfies_half_of_the_criteria_regardless_of_weight(self, scores, passed):
+        assert reward_outcome(self.rubric, scores, "gate") == RewardOutcome(passed, "scored")
+
+    @pytest.mark.parametrize("fraction", [0.1 * 3, 0.3, 1 - 0.7])
+    def test_a_rounding_error_in_the_fraction_does_not_change_the_required_number(self, fraction):
+        rubric = criteria(*[("point", 1)] * 10)
+        assert reward(rubric, [1] * 3 + [0] * 7, "gate", gate_fraction=fraction) == 1.0
+        assert reward(rubric, [1] * 2 + [0] * 8, "gate", gate_fraction=fraction) == 0.0
+
+    def test_an_empty_rubric_lets_every_response_pass(self):
+        check_rubric([], "gate")
+        assert reward_outcome([], [], "gate", gate_fraction=1) == RewardOutcome(1.0, "scored")
+
+    @pytest.mark.parametrize("fraction", [-0.1, 1.1, math.nan])
+    def test_a_fraction_outside_zero_to_one_is_refused(self, fraction):
+        with pytest.raises(ValueError, match="gate_fraction"):
+            reward(self.rubric, [1, 1, 1, 1], "gate", gate_fraction=fraction)
+
+
+WEIGHTS = st.floats(-10, 10, allow_subnormal=False).filter(lambda weight: abs(weight) > 1e-3)
+PAIRS = st.lists(st.tuples(WEIGHTS, st.floats(0, 1, allow_subnormal=False)), min_size=1, max_size=6)
+
+
+def rubric(*weights):
+    return [{"id": f"c{n}", "weight": w, "kind": "pitfall" if w < 0 else "point"} for n, w in enumerate(weights)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "scores", "clipped", "absolute"),
+    [
+        ((-1, -1, -1), (0, 0, 0), 1.0, 0.0),
+        ((-1, -1, -1), (1, 1, 1), 0.0, -1.0),
+        ((-1, -2), (1, 0), 2 / 3, -1 / 3),
+        ((2, -1), (1, 1), 0.5, 1 / 3),
+        ((2, -1), (0, 1), 0.0, -1 / 3),
+        ((2, -1), (1, 0), 1.0, 2 / 3),
+        ((3, 1), (0.5, 1), 0.625, 0.625),
+    ],
+)
+def test_mistakes_cost_their_weight(weights, scores, clipped, absolute):
+    assert reward(rubric(*weights), scores, "clipped_points") == pytest.approx(clipped)
+    assert reward(rubric(*weights), scores, "absolute_points") == pytest.approx(absolute)
+
+
+@given(PAIRS)
+def test_clipped_points_equal_points_between_zero_and_one(pairs):
+    criteria, scores = rubric(*(w for w, _ in pairs)), [s for _, s in pairs]
+    value = reward(criteria, scores, "clipped_points")
+    assert 0 <= value <= 1
+    if any(w > 0 for w, _ in pairs):
+        assert value == pytest.approx(min(1.0, max(0.0, reward(criteria, scores, "points"))))
+
+
+@given(PAIRS)
+def test_absolute_points_stay_within_one_and_flip_with_the_signs(pairs):
+    scores = [s for _, s in pairs]
+    value = reward(rubric(*(w for w, _ in pairs)), scores, "absolute_points")
+    assert -1 - 1e-12 <= value <= 1 + 1e-12
+    turned = [{"weight": -w} for w, _ in pairs]
+    assert reward(turned, scores, "absolute_points") == pytest.approx(-value)
+
+
+def test_a_failed_verdict_never_turns_a_rubric_into_a_list_of_mistakes():
+    criteria = rubric(2, -1)
+    assert reward_outcome(criteria, [None, 0], "clipped_points", "skip") == RewardOutcome(None, "unscored")
+    assert reward_outcome(criteria, [None, 0], "clipped_points") == RewardOutcome(None, "unscored")
+    assert reward_outcome(criteria, [1, None], "clipped_points", "skip") == RewardOutcome(1.0, "partial", "skip", 1)
+    assert reward_outcome(rubric(-1, -1), [None, 1], "clipped_points", "skip") == RewardOutcome(
+        0.0, "partial", "skip", 1
+    )
+
+
+@pytest.mark.parametrize("mode", ["clipped_points", "absolute_points"])
+def test_they_take_negative_weights_but_not_zero_alone_or_a_rewarded_mistake(mode):
+    check_rubric(rubric(-1, -2), mode)
+    with pytest.raises(UnsuitableRubric, match="other than 0"):
+        check_rubric(rubric(0, 0), mode)
+    with pytest.raises(UnsuitableRubric, match="reward the mistake"):
+        check_rubric([{"kind": "pitfall", "weight": 1}], mode)
+
+
+@pytest.mark.parametrize("mode", ["points", "weighted_mean"])
+def test_other_modes_still_refuse_a_list_of_mistakes(mode):
+    with pytest.raises(UnsuitableRubric):
+        check_rubric(rubric(-1, -2), mode)
+
+
+def test_a_rubric_of_pitfalls_is_valid_and_one_of_negative_points_is_not():
+    def content(kind):
+        return RubricContent.model_validate({"criteria": [{"id": "a", "kind": kind, "weight": -1, "description": "x"}]})
+
+    assert content("pitfall").criteria[0].weight == -1
+    with pytest.raises(ValueError, match="no criterion has a positive weight"):
+        content("point")
+
+
+@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "gate"])
+def test_means_refuse_a_negative_weight_and_name_the_criterion(mode):
+    with pytest.raises(UnsuitableRubric, match=r"'c1'.*-2.*points"):
+        check_rubric(criteria(("factual", 1), ("process", -2)), mode)
+
+
+@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "points"])
+@pytest.mark.parametrize("rubric", [[], criteria(("point", 0), ("point", 0))], ids=["empty", "all zero"])
+def test_a_rubric_without_a_positive_weight_is_refused_by_modes_that_divide_by_it(rubric, mode):
+    with pytest.raises(UnsuitableRubric, match="above 0"):
+        check_rubric(rubric, mode)
+
+
+@pytest.mark.parametrize("kind", ["point", "pitfall"])
+def test_points_accept_negative_weights_beside_a_positive_one(kind):
+    check_rubric(criteria(("point", 1), (kind, -9)), "points")
+
+
+def test_stepwise_needs_an_answer_criterion():
+    with pytest.raises(UnsuitableRubric, match="'answer'"):
+        check_rubric(criteria(("suggest", 1)), "stepwise")
+    check_rubric(criteria(("answer", 1)), "stepwise")
+
+
+@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "points", "gate"])
+def test_a_pitfall_of_positive_weight_is_refused_because_it_rewards_the_mistake(mode):
+    with pytest.raises(UnsuitableRubric, match=r"'c1' is a pitfall of weight 2.*reward the mistake.*graded_mean"):
+        check_rubric(criteria(("answer", 1), ("pitfall", 2)), mode)
+
+
+@pytest.mark.parametrize("weight", [0, -2])
+def test_a_gate_refuses_any_pitfall_because_it_would_count_in_favour(weight):
+    with pytest.raises(UnsuitableRubric, match=r"'c1' is a pitfall.*reward the mistake"):
+        check_rubric(criteria(("point", 1), ("pitfall", weight)), "gate")
+
+
+@pytest.mark.parametrize("mode", ["stepwise", "graded_mean", "likert", "outcome"])
+def test_modes_without_weighted_sums_accept_a_pitfall_of_positive_weight(mode):
+    check_rubric(criteria(("answer", 1), ("pitfall", 2)), mode)
+
+
+def test_a_graded_mean_needs_a_criterion_but_no_positive_one():
+    with pytest.raises(UnsuitableRubric, match="no criteria"):
+        check_rubric([], "graded_mean")
+    check_rubric(criteria(("point", -1)), "graded_mean")
+
+
+@pytest.mark.parametrize("mode", ["likert", "outcome"])
+def test_modes_of_one_score_accept_any_criteria_or_none(mode):
+    check_rubric([], mode)
+    check_rubric(criteria(("pitfall", 1), ("point", -9), ("point", 1e308), ("point", 1e308)), mode)
+
+
+def test_the_reward_refuses_the_same_rubrics_as_the_check():
+    with pytest.raises(UnsuitableRubric):
+        reward(criteria(("point", -1)), [1], "points")
+
+
+def test_weights_that_overflow_are_refused():
+    with pytest.raises(UnsuitableRubric, match="too large"):
+        check_rubric(criteria(("point", 1e308), ("point", 1e308)), "points")

@@ -9,7 +9,6 @@ from PIL import Image
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
 from trainer_client.trl._reward.dataset import read_rows
-from trainer_client.wire import RubricContent, content_digest
 
 torch = pytest.importorskip("torch")
 
@@ -103,25 +102,6 @@ def test_the_constructors_rubric_is_part_of_the_id_and_equals_the_same_rubric_in
     assert len(read(["a", "a"], rubric="r", own=["r", None]).groups) == 1
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        CRITERIA,
-        {"criteria": CRITERIA},
-        json.dumps(CRITERIA),
-        f" {json.dumps({'criteria': CRITERIA})}\n",
-        [{**c, "weight": None, "verification": None, "tags": None, "of": None} for c in CRITERIA],
-    ],
-    ids=["list", "mapping", "JSON list", "JSON mapping", "filled up by Arrow"],
-)
-async def test_a_rows_rubric_may_have_any_form_a_column_can_hold(given):
-    judge = FakeJudgeTransport()
-    [group] = await sent(judge, ["a"], rubric=[given])
-    assert content_digest(RubricContent.model_validate(group["rubric"]).criteria) == content_digest(
-        RubricContent.model_validate({"criteria": CRITERIA}).criteria
-    )
-
-
 async def test_a_row_without_a_rubric_uses_the_constructors():
     judge = FakeJudgeTransport()
     own, *default = await sent(judge, ["a", "b", "c"], rubric=["math/own@2", None, " "])
@@ -147,27 +127,10 @@ def test_nulls_that_arrow_added_are_dropped_and_those_of_json_text_kept():
     assert kept.verification.json_schema == {"const": None}
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (5, "5"),
-        (5.0, "5"),
-        (2.5, "2.5"),
-        (-0.1, "-0.1"),
-        (True, "True"),
-        ("x", "x"),
-        (np.int64(7), "7"),
-        (np.float32(0.5), "0.5"),
-    ],
-)
+@pytest.mark.parametrize(("given", "text"), [(5.0, "5"), (np.float32(0.5), "0.5"), (float("nan"), None)])
 async def test_a_numeric_ground_truth_is_formatted_as_written_by_hand(given, text):
     [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[given])
-    assert group["ground_truth"] == text
-
-
-async def test_a_nan_ground_truth_counts_as_missing():
-    [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[float("nan")])
-    assert "ground_truth" not in group
+    assert group.get("ground_truth") == text
 
 
 async def test_responses_include_their_tokens_and_with_a_trainer_whether_they_stopped():
