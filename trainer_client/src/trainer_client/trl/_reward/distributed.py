@@ -180,19 +180,18 @@ def raise_if_failed(
     rows = max(batch_rows, sum(summary.rows for summary in summaries))
     unscored = sum(summary.unscored for summary in summaries)
     missing = sum(summary.missing for summary in summaries)
+    kinds = format_counts(sum((Counter(summary.kinds) for summary in summaries), Counter[str]()))
     if missing and never_left_out_by is not None:
-        kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
         raise TooManyUnscored(
-            f"{missing} of {rows} responses have no reward ({format_counts(kinds)}), and TRL {never_left_out_by} would "
+            f"{missing} of {rows} responses have no reward ({kinds}), and TRL {never_left_out_by} would "
             'count them as 0. Use TRL 1.6 or newer, which leaves them out, or choose a policy: on_failure="skip" or '
             '"zero"'
         )
     if rows and unscored / rows > max_unscored:
-        kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
         last = next((summary.last_error for summary in summaries if summary.last_error), None)
         raise TooManyUnscored(
             f"{unscored} of {rows} responses have no reward from the judge, but max_unscored = {max_unscored:g} allows "
-            f"only {math.floor(max_unscored * rows)}: {format_counts(kinds)}."
+            f"only {math.floor(max_unscored * rows)}: {kinds}."
             f"{f' The last error: {last}.' if last else ''} {remedy}"
         )
 

@@ -32,6 +32,7 @@ from trainer_client.wire import (
     Response,
     ResponseReward,
     RubricContent,
+    RubricVersion,
     Usage,
 )
 from trainer_client.wire.judging import StepRule
@@ -134,17 +135,10 @@ class RubricCache:
             wanted: a reference for each digest.
         """
         for digest, reference in wanted.items():
-            if digest in self._criteria:
-                continue
-            try:
-                version = await client.rubric(reference)
-            except AdjudgeError as error:
-                logger.warning("could not fetch the criteria of %s: %s", reference, error)
-                continue
-            if version.digest == digest:
-                self._criteria[digest] = version.criteria
-            else:
-                logger.warning("rubric %s is %s, but the service judged by %s", reference, version.digest, digest)
+            if digest not in self._criteria:
+                version = await self._version(client, reference)
+                if version is not None and version.digest != digest:
+                    logger.warning("rubric %s is %s, but the service judged by %s", reference, version.digest, digest)
 
     async def criteria_for_rows(
         self,
@@ -181,17 +175,22 @@ class RubricCache:
         return () if rubric is None else rubric.criteria
 
     async def _look_up(self, client: AsyncClient, reference: str, pins: RubricPins, seconds: float) -> None:
+        version = await self._version(client, pins.pinned(reference), seconds)
+        if version is not None:
+            used = PinnedRubric(name=version.name, version=version.version, digest=version.digest)
+            pins.pin_from_answer(reference, version.digest, [used])
+            self._digests[pins.pinned(reference)] = version.digest
+
+    async def _version(self, client: AsyncClient, reference: str, seconds: float | None = None) -> RubricVersion | None:
+        """Fetch a version and keep its criteria; None, which is logged, if that fails or takes too long."""
         try:
             async with asyncio.timeout(seconds):
-                version = await client.rubric(pins.pinned(reference))
+                version = await client.rubric(reference)
         except (AdjudgeError, TimeoutError) as error:
-            logger.warning("could not fetch the criteria of %s: %s", reference, error or "no answer in time")
-            return
-        pins.pin_from_answer(
-            reference, version.digest, [PinnedRubric(name=version.name, version=version.version, digest=version.digest)]
-        )
+            logger.warning("could not fetch the criteria of %s: %s", reference, str(error) or "no answer in time")
+            return None
         self._criteria[version.digest] = version.criteria
-        self._digests[pins.pinned(reference)] = version.digest
+        return version
 
 
 @dataclass(frozen=True, slots=True)
