@@ -1,5 +1,6 @@
 """`graded` and `evolving`: signed criteria, and new ones from current responses."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from judge_server.generation.generator import AnsweredRow, GeneratedRubric, Rubr
 from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
 from judge_server.generation.kinds.dro import GradedParameters
 from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
-from judge_server.ports import LabelChoice
+from judge_server.ports import JsonOutput, LabelChoice
 from rubric_store import RubricStore
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
@@ -62,6 +63,14 @@ async def test_signs_become_weights_and_ids() -> None:
         ("positive-2", 1, 6),
         ("negative-1", -1, 6),
     ]
+
+
+async def test_negative_criteria_are_asked_for_but_not_required() -> None:
+    told = ModelScript(GRADED | {"negative": []})
+    assert {c.weight for c in (await graded(told)).content.criteria} == {1}
+    form = told.calls[0].answer
+    assert isinstance(form, JsonOutput)
+    assert json.loads(form.schema)["properties"]["negative"]["minItems"] == 1
 
 
 @pytest.mark.parametrize(

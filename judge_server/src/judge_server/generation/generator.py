@@ -369,10 +369,11 @@ def bounded(shape: type[ShapeT], **lists: tuple[int, int]) -> type[ShapeT]:
 
 @cache
 def _bounded(shape: type[BaseModel], lists: tuple[tuple[str, tuple[int, int]], ...]) -> Any:
-    fields: dict[str, Any] = {
-        name: (shape.model_fields[name].annotation, Field(min_length=least, max_length=most))
-        for name, (least, most) in lists
-    }
+    fields: dict[str, Any] = {}
+    for name, (least, most) in lists:
+        declared = shape.model_fields[name]
+        bounds = Field(min_length=least, max_length=most, json_schema_extra=declared.json_schema_extra)
+        fields[name] = (declared.annotation, bounds)
     return create_model(f"Bounded{shape.__name__}", __base__=shape, **fields)
 
 

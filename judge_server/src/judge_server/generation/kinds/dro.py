@@ -126,7 +126,7 @@ class GradedRubric(BaseModel):
     """The model's output."""
 
     positive: list[Sentence]
-    negative: list[Sentence]
+    negative: Annotated[list[Sentence], Field(json_schema_extra={"minItems": 1})]  # asked for, but not required
 
 
 class GradedGenerator(Generator[AnsweredRow, GradedParameters]):
@@ -152,7 +152,7 @@ class GradedGenerator(Generator[AnsweredRow, GradedParameters]):
             min_criteria=least,
             max_criteria=most,
         )
-        shape = bounded(GradedRubric, positive=(least, most), negative=(1, most))
+        shape = bounded(GradedRubric, positive=(least, most), negative=(0, most))
         written = await self.write_draft(writer, shape, prompt)
         drafts = [Draft(text) for text in written.positive] + [Draft(text, weight=-1.0) for text in written.negative]
         check_drafts(drafts, weights=(-1, 1), references=[row.reference_answer])
