@@ -5,7 +5,7 @@ over the items that every measured contender has a verdict on, so that no conten
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import isnan
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledPair
-from judge_server.evaluation.metrics import Estimate, Figure, Floats, RowBootstrap, as_json
+from judge_server.evaluation.metrics import UNDEFINED, Estimate, Figure, Floats, RowBootstrap, as_json
 from judge_server.evaluation.report import USAGE_FIELDS, Measured, evaluate, measured_verdicts, verdict_arrays
 
 Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls"]
@@ -26,8 +26,7 @@ PAIRS_RIGHT = "pairs_right"
 """The share of pairs judged right, with disagreement of the two orders counted as half."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
+class Contender(NamedTuple):
     """A judge and how it is asked.
 
     Attributes:
@@ -55,8 +54,7 @@ class Differences(NamedTuple):
     cost: Mapping[Cost, Estimate]
 
 
-@dataclass(frozen=True, slots=True)
-class ContenderResult:
+class ContenderResult(NamedTuple):
     """The figures of a contender.
 
     Attributes:
@@ -79,8 +77,8 @@ class ContenderResult:
     rows: int = 0
     failed: int = 0
     refused: int = 0
-    quality: Mapping[str, Estimate] = field(default_factory=dict)
-    cost: Mapping[Cost, Estimate] = field(default_factory=dict)
+    quality: Mapping[str, Estimate] = {}
+    cost: Mapping[Cost, Estimate] = {}
     differences: Differences | None = None
     on_front: bool = False
 
@@ -95,26 +93,9 @@ class BakeOff:
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON; undefined numbers are null."""
-        return {"front": {"quality": self.quality, "cost": self.cost}, "contenders": [_row(r) for r in self.results]}
-
-
-def _row(one: ContenderResult) -> dict[str, Any]:
-    return {
-        "name": one.contender.name,
-        "judge": one.contender.judge,
-        "options": dict(one.contender.options),
-        "problem": one.problem or None,
-        "model": one.model,
-        "fingerprint": one.fingerprint,
-        "n": one.n,
-        "rows": one.rows,
-        "failed": one.failed,
-        "refused": one.refused,
-        "quality": as_json(one.quality),
-        "cost": as_json(one.cost),
-        "on_front": one.on_front,
-        "differences": as_json(one.differences),
-    }
+        front = {"quality": self.quality, "cost": self.cost}
+        rows = [as_json(one.contender) | as_json(one) | {"problem": one.problem or None} for one in self.results]
+        return {"front": front, "contenders": [{n: v for n, v in row.items() if n != "contender"} for row in rows]}
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[bool]:
@@ -145,13 +126,14 @@ def bake_off(entries: Sequence[tuple[Contender, Sequence[Judgement] | str]], cos
         if not results[number].problem and not isinstance(answered, str):
             measured[number] = answered
     for number, moved in _differences(measured).items():
-        results[number] = replace(results[number], differences=moved)
+        results[number] = results[number]._replace(differences=moved)
     balanced: Figure = "balanced_accuracy"
     quality = balanced if any(balanced in one.quality for one in results.values()) or not measured else PAIRS_RIGHT
-    nan = Estimate(float("nan"), float("nan"), float("nan"))
-    points = [(one.quality.get(quality, nan).value, one.cost.get(cost, nan).value) for one in results.values()]
+    points = [
+        (one.quality.get(quality, UNDEFINED).value, one.cost.get(cost, UNDEFINED).value) for one in results.values()
+    ]
     fronts = zip(results.values(), pareto_front(points), strict=True)
-    return BakeOff(tuple([replace(one, on_front=on_front) for one, on_front in fronts]), quality, cost)
+    return BakeOff(tuple([one._replace(on_front=on_front) for one, on_front in fronts]), quality, cost)
 
 
 def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> ContenderResult:
