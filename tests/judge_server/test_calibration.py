@@ -204,12 +204,6 @@ async def test_calibration_flips_a_score_where_the_calibrated_probability_is_bel
     assert body.groups[0].responses[0].reward == 0.0
 
 
-async def test_a_judge_without_a_map_keeps_its_probabilities(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(weights=["other"]))
-    answer = await http.post("/v1/rewards", json=request())
-    assert set(calibrated(RewardAnswer.model_validate_json(answer.content)).values()) == {(1.0, RAW, RAW)}
-
-
 async def test_comparisons_are_not_calibrated(serve: Serve) -> None:
     http = await serve(ScriptedEngine(three_quarters), calibrations=fitted())
     pair = {"id": "p", "prompt": "?", "a": "one", "b": "two"}
@@ -311,13 +305,6 @@ def stale(calibrations: CalibrationSet) -> list[str]:
 
 def test_every_shipped_map_was_fitted_for_the_shipped_templates() -> None:
     assert not stale(builtin_calibrations()), "\n".join(stale(builtin_calibrations()))
-
-
-def test_a_map_fitted_for_other_templates_is_found() -> None:
-    assert not stale(fitted())
-    assert not stale(fitted(protocol="stepwise"))
-    (problem,) = stale(fitted(templates="other"))
-    assert "refit" in problem
 
 
 UNFIT = CalibrationSet.model_validate(

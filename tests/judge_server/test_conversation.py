@@ -78,12 +78,9 @@ def test_a_conversation_with_tool_calls_is_shown_in_order() -> None:
     )
 
 
-def test_a_plain_text_is_shown_as_one_fenced_text() -> None:
-    assert render_conversation("Is 7 prime?", bracket) == "[Is 7 prime?]"
-
-
-def test_no_messages_are_shown_as_an_empty_text() -> None:
+def test_a_plain_text_is_shown_as_one_fenced_text_and_no_messages_as_an_empty_one() -> None:
     assert shown() == "[]"
+    assert render_conversation("Is 7 prime?", bracket) == "[Is 7 prime?]"
 
 
 def test_a_result_without_a_known_call_is_shown_with_its_own_name_if_it_has_one() -> None:
