@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from judge_server.judging.results import Caller
 from judge_server.observability.tracing import span
@@ -32,13 +32,17 @@ _FEWEST_IN_A_WINDOW = 16
 _BATCHES_PER_SLOT = 4
 
 
-class ConcurrencyLimit(Protocol):
-    """How many batches may be at the engine, and the events that may change it."""
+class ConcurrencyLimit:
+    """How many batches may be at the engine: a fixed number, or with `reported`, the one that the engine reports."""
 
-    limit: int
+    def __init__(self, limit: int, *, reported: bool = False) -> None:
+        self.limit = limit
+        self._reported = reported
 
     def resize(self, most: int) -> None:
-        """Set how many batches the engine takes at a time (at least 1)."""
+        """Take note of how many batches the engine takes at a time (at least 1)."""
+        if self._reported:
+            self.limit = most
 
     def record_batch(self, tokens: float, *, full: bool) -> None:
         """Record that a batch of `tokens` tokens has ended; `full` tells whether others waited for its place."""
@@ -47,26 +51,7 @@ class ConcurrencyLimit(Protocol):
         """Record that the engine refused a call because it is overloaded."""
 
 
-class FixedLimit:
-    """A number of batches: a fixed one, or with `reported`, the one that the engine reports."""
-
-    def __init__(self, limit: int, *, reported: bool = False) -> None:
-        self.limit = limit
-        self._reported = reported
-
-    def resize(self, most: int) -> None:
-        """Use the reported number, if it counts."""
-        if self._reported:
-            self.limit = most
-
-    def record_batch(self, tokens: float, *, full: bool) -> None:
-        """Do nothing: what happens changes no limit."""
-
-    def record_rejection(self) -> None:
-        """Do nothing: what happens changes no limit."""
-
-
-class AdaptiveLimit:
+class AdaptiveLimit(ConcurrencyLimit):
     """A limit found by hill climbing on throughput (tokens per second), measured while work waits.
 
     At intervals the limit moves up or down by a quarter. A larger one is kept if throughput rises by 3%, a smaller one
@@ -79,7 +64,7 @@ class AdaptiveLimit:
     """
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self.limit = most
+        super().__init__(most)
         self._most = most
         self._clock = clock
         self._reference = 0.0
@@ -356,5 +341,5 @@ def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float
     if rules.batches == "auto":
         return AdaptiveLimit(concurrent_batches, clock)
     if rules.batches is None:
-        return FixedLimit(concurrent_batches, reported=True)
-    return FixedLimit(rules.batches)
+        return ConcurrencyLimit(concurrent_batches, reported=True)
+    return ConcurrencyLimit(rules.batches)
