@@ -163,7 +163,13 @@ WeightsDigests: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)],
 """Digests of the same weights, one for each format in which engines load them (`weights_digest`)."""
 
 
-class FittedCalibration(BaseModel):
+class Fitted(BaseModel):
+    """What was fitted or measured, as it is stored: it has no other fields, and never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FittedCalibration(Fitted):
     """A calibration and the judge that it was fitted for.
 
     Attributes:
@@ -174,8 +180,6 @@ class FittedCalibration(BaseModel):
         content_free_weight: the weight of the answer about an empty response, if the maps are for contextual
             calibration, which this judge then uses by default; None if they are not.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: WeightsDigests
     protocol: Literal["binary", "stepwise"]
@@ -189,7 +193,7 @@ class FittedCalibration(BaseModel):
         return self.content_free_weight is not None
 
 
-class StoredCalibration(BaseModel):
+class StoredCalibration(Fitted):
     """A version of a calibration that `adjudge calibrate` fitted and stored, and the judge that it holds for.
 
     Attributes:
@@ -203,8 +207,6 @@ class StoredCalibration(BaseModel):
             `sensitivity` and `specificity` also with `labels` and `effective_labels`.
         fingerprint: the fingerprint of the judge with this calibration; None if a service's judge was fitted by name.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     version: Annotated[int, Field(ge=1)]
@@ -222,7 +224,7 @@ class StoredCalibration(BaseModel):
         return f"{self.name}@{self.version}"
 
 
-class UnfitProtocol(BaseModel):
+class UnfitProtocol(Fitted):
     """A protocol that a judge was measured to be unfit for.
 
     Attributes:
@@ -232,15 +234,13 @@ class UnfitProtocol(BaseModel):
         instead: the protocol to use instead.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     weights: WeightsDigests
     protocol: JudgingProtocol
     reason: Annotated[str, Field(min_length=1)]
     instead: JudgingProtocol
 
 
-class StepBlind(BaseModel):
+class StepBlind(Fitted):
     """A judge whose choice of a step was measured to be no better than a guess by the step's position.
 
     Attributes:
@@ -249,14 +249,12 @@ class StepBlind(BaseModel):
         reason: what was measured.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     weights: WeightsDigests
     kinds: tuple[CriterionKind, ...] = ()
     reason: Annotated[str, Field(min_length=1)]
 
 
-class CalibrationSet(BaseModel):
+class CalibrationSet(Fitted):
     """Measurements of judges, as stored in `judge_server/prompts/calibrations.json`.
 
     Attributes:
@@ -264,8 +262,6 @@ class CalibrationSet(BaseModel):
         unfit: the protocols that judges refuse.
         step_blind: the judges that are not asked which step decides a criterion, or a criterion of some kinds.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     maps: tuple[FittedCalibration, ...] = ()
     unfit: tuple[UnfitProtocol, ...] = ()

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from judge_server.judging.calibration import SATISFIED_THRESHOLD
+from judge_server.judging.calibration import SATISFIED_THRESHOLD, Fitted
 from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import CallOutcome
@@ -246,7 +246,7 @@ class CombinedPlan(ResponsePlan):
     rule: CombinationRule = CascadeRule(Band(0.0, 1.0))
 
 
-class StoredBand(BaseModel):
+class StoredBand(Fitted):
     """A version of a cascade's band that `adjudge cascade` fitted and stored, and the judges that it holds for.
 
     Attributes:
@@ -259,8 +259,6 @@ class StoredBand(BaseModel):
         fitted_on: digest of the verdicts that it was fitted on; `items` is their number.
         measured: figures on rows that it was not fitted on, by name, each with `value`, `low`, `high` and `n`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["band"] = "band"
     name: str
@@ -286,15 +284,13 @@ class StoredBand(BaseModel):
         return CascadeRule(Band(self.low, self.high))
 
 
-class StoredDawidSkene(BaseModel):
+class StoredDawidSkene(Fitted):
     """A version of a panel's error rates that `adjudge panel` fitted and stored; the fields are those of `StoredBand`.
 
     Attributes:
         prevalence, sensitivity, specificity: the numbers of `DawidSkene`, in the order of `judges`.
         labels: how many of the `items` had a label that the fit used.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["dawid-skene"] = "dawid-skene"
     name: str
