@@ -33,8 +33,9 @@ from judge_server.judging.presentation import (
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
 from judge_server.observability.tracing import traced
-from judge_server.ports import Batch, Call, JsonOutput, TextOutput
+from judge_server.ports import Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
+from judge_server.scheduling.executor import ExecutorStatus
 from judge_server.scoring.combined import AnyJudge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
@@ -423,15 +424,8 @@ _TEMPLATE_TOKENS = 256
 """More tokens than a chat template and a verdict take together."""
 
 
-class SupportsTokenCount(Protocol):
-    """Counts the tokens of prompts."""
-
-    async def count_tokens(self, batch: Batch) -> int:
-        """Count the tokens of the batch's longest prompt; raises `EngineUnavailable` if the engine cannot be asked."""
-
-
 async def fit_response(
-    counting: SupportsTokenCount,
+    executor: ExecutorStatus,
     context_tokens: int,
     length: int,
     plan: Callable[[int | None], Awaitable[ResponsePlan]],
@@ -454,7 +448,7 @@ async def fit_response(
     candidate, keep = whole, length
     for _ in range(_TRIES):
         try:
-            tokens = await counting.count_tokens(candidate.batch)
+            tokens = await executor.count_tokens(candidate.batch)
         except EngineUnavailable:
             return whole  # its calls will fail with the reason
         if tokens <= context_tokens:
