@@ -16,7 +16,7 @@ from rubric_store.formats import (
     write_rubric,
 )
 from tests.hypothesis_examples import examples
-from tests.rubric_store.format_examples import REPRESENTABLE, any_document
+from tests.rubric_store.formats.format_examples import REPRESENTABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
 
 FORMATS = WRITTEN_FORMATS

@@ -12,7 +12,7 @@ from rubric_store import FormatError
 from rubric_store.formats import RubricDocument, json_schema, read_document, write_rubric
 from rubric_store.formats.native import make_schema
 from tests.hypothesis_examples import examples
-from tests.rubric_store.format_examples import any_document
+from tests.rubric_store.formats.format_examples import any_document
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(json_schema()))
 

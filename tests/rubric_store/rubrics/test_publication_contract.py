@@ -1,10 +1,13 @@
 """The contract of `RubricSource` for data published with the criteria: metadata, lineage, tags and parents."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from judge_server.ports import RubricSource
-from tests.rubric_store.examples import rubric
-from trainer_client.wire import Lineage
+from rubric_store import RubricStore
+from tests.hypothesis_examples import examples
+from tests.rubric_store.examples import contents, rubric
+from trainer_client.wire import Lineage, RubricContent
 
 PROJECT = "p1"
 LINEAGE = Lineage(
@@ -83,3 +86,25 @@ async def test_a_name_of_ten_thousand_characters_is_refused_without_being_repeat
         await source.publish(PROJECT, "a" * 10_000, rubric("x"))
     assert len(str(refused.value)) < 400
     assert await source.find(PROJECT, "a" * 10_000) is None
+
+
+@given(contents)
+def test_a_digest_survives_json(content: RubricContent) -> None:
+    assert RubricContent.model_validate_json(content.model_dump_json()).digest == content.digest
+
+
+@given(contents, contents)
+def test_digests_are_equal_exactly_if_contents_are(one: RubricContent, other: RubricContent) -> None:
+    same = one.model_dump_json() == other.model_dump_json()
+    assert (one.digest == other.digest) == same
+
+
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=contents)
+async def test_any_content_comes_back_from_the_database_with_its_digest(
+    store: RubricStore, content: RubricContent
+) -> None:
+    published, _ = await store.publish("p1", "any", content)
+    found = await store.find("p1", published.reference)
+    assert found == published
+    assert RubricContent(criteria=published.criteria).digest == content.digest

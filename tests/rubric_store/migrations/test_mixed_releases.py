@@ -6,7 +6,7 @@ import pytest
 from alembic.util import CommandError
 
 from rubric_store import migrations
-from tests.rubric_store.migration_effects import undeclared
+from tests.rubric_store.migrations.migration_effects import undeclared
 from tests.rubric_store.newer import FROM_EVERY_TABLE, NEXT, TO_EVERY_TABLE, release, running, set_revision
 from tests.rubric_store.schema_dump import dump_schema
 

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, inspect, make_url
 
 from rubric_store import migrations
 from rubric_store.migrations.schema_status import all_tables
 from tests.rubric_store.newer import set_revision
+from tests.rubric_store.regenerate_golden import COMMAND, GOLDEN, migrated_schema
 from tests.rubric_store.schema_dump import sync_url
 
 
@@ -111,3 +112,11 @@ def test_a_database_from_a_newer_version_is_refused(database_url: str) -> None:
     with pytest.raises(migrations.UnknownRevisionError, match=r"revision 9999.*Install that version"):
         migrations.upgrade(database_url)
     assert migrations.read_status(database_url).state != "current"
+
+
+def test_the_migrated_schema_matches_the_golden_one(database_url: str) -> None:
+    dialect = make_url(database_url).get_backend_name()
+    golden = GOLDEN / {"sqlite": "sqlite.sql", "postgresql": "postgresql.txt"}[dialect]
+    assert migrated_schema(database_url) == golden.read_text(), (
+        f"the {dialect} schema changed; if that is meant, run `{COMMAND}` and commit {golden.name}"
+    )
