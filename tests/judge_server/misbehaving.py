@@ -1,26 +1,21 @@
-"""A server process of the OpenAI chat API that misbehaves on demand: `python -m tests.judge_server.misbehaving`.
+"""A server of the OpenAI chat API that misbehaves on demand.
 
-It prints its port and ends when its standard input closes. An endpoint is `/TAG/NAME/v1`: NAME selects the behaviour,
-and TAG is any word. `GET /TAG/seen` returns the requests under a tag, `GET /TAG/MOOD` changes how models are listed.
-Endpoints of `GOES_WRONG` behave until a message contains `TRIGGER`, so that an engine can start with them.
+An endpoint is `/NAME/v1`, where NAME selects the behaviour. Endpoints of `GOES_WRONG` behave until a message contains
+`TRIGGER`, so that an engine can start with them.
 """
 
-import asyncio
 import json
-import sys
-from functools import partial
 
-from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, SEEN, FakeServerRequest, completion
-from tests.judge_server.raw_http import RawRequest, answer_requests
+from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, FakeServerRequest, RequestLog, completion
+from tests.judge_server.raw_http import Raw, RawRequest, RawServer
 
 TRIGGER = "misbehave"
-MOODS = ("well", "swapped", "down", "mute")
 
 
 async def chat(asked: FakeServerRequest) -> None:
     """`/chat/completions`."""
     body, name = asked.body, asked.name
-    SEEN[asked.tag].events.append(f"begin {asked.words[-1:]}")
+    asked.log.events.append(f"begin {asked.words[-1:]}")
     if name == "new" and "max_tokens" in body:
         asked.refuse("Unsupported parameter: 'max_tokens' is not supported; use 'max_completion_tokens' instead.")
     elif name == "few" and body.get("top_logprobs", 0) > 5:
@@ -35,12 +30,12 @@ async def chat(asked: FakeServerRequest) -> None:
         await GOES_WRONG[name](asked)
     else:
         asked.send(200, completion(asked))
-    SEEN[asked.tag].events.append(f"end {asked.words[-1:]}")
+    asked.log.events.append(f"end {asked.words[-1:]}")
 
 
 async def models(asked: FakeServerRequest) -> None:
     """`/models`."""
-    mood = SEEN[asked.tag].mood
+    mood = asked.log.mood
     card = {
         "id": "judge-2" if mood == "swapped" else MODEL,
         "object": "model",
@@ -63,15 +58,7 @@ async def models(asked: FakeServerRequest) -> None:
 
 async def route(asked: FakeServerRequest) -> None:
     """Answer one request."""
-    if asked.path == "seen":
-        seen = SEEN[asked.tag]
-        asked.send(200, {"asked": seen.asked, "events": seen.events})
-        return
-    if asked.path in MOODS:
-        SEEN[asked.tag].mood = asked.path
-        asked.send(200, {})
-        return
-    SEEN[asked.tag].asked.append({"path": asked.path, "headers": asked.headers, "body": asked.body})
+    asked.log.asked.append({"path": asked.path, "headers": asked.headers, "body": asked.body})
     vllm = "vllm" in asked.name
     if asked.name == "locked":
         asked.send(401, {"error": "Unauthorized"})
@@ -95,20 +82,29 @@ async def route(asked: FakeServerRequest) -> None:
         asked.send(404, {"detail": "Not Found"})
 
 
-async def respond(request: RawRequest) -> None:
-    """Answer one request."""
-    tag, _, rest = request.target.strip("/").partition("/")
-    name, _, path = rest.partition("/")
-    await route(FakeServerRequest(**vars(request), tag=tag, name=name, path=path or name))
+class MisbehavingServer(RawServer):
+    """A server with an endpoint for every behaviour.
 
+    Attributes:
+        log: the requests and events. Its `mood` changes how models are listed: `well`, `swapped`, `down` or `mute`.
+    """
 
-async def main() -> None:
-    """Serve until standard input closes."""
-    server = await asyncio.start_server(partial(answer_requests, respond=respond), "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    server.close()
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = RequestLog()
+        self.root = ""
 
+    async def start(self) -> str:
+        """Start listening, and return the root URL."""
+        self.root = await super().start()
+        return self.root
 
-if __name__ == "__main__":
-    asyncio.run(main())
+    def url(self, name: str) -> str:
+        """The base URL of the endpoint's OpenAI API."""
+        return f"{self.root}/{name}/v1"
+
+    async def respond(self, request: RawRequest) -> Raw | None:
+        """Answer one request."""
+        name, _, path = request.target.strip("/").partition("/")
+        await route(FakeServerRequest(**vars(request), name=name, path=path, log=self.log))
+        return None

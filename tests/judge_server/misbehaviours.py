@@ -5,7 +5,6 @@ import json
 import math
 import socket
 import struct
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ SGLANG_TOO_LONG = "Input length (900 tokens) exceeds the maximum allowed length 
 
 @dataclass
 class RequestLog:
-    """The requests and events under a tag."""
+    """The requests to a server, what happened there, and how it lists its models."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -32,11 +31,11 @@ class RequestLog:
 
 @dataclass
 class FakeServerRequest(RawRequest):
-    """A request to the endpoint `/TAG/NAME`."""
+    """A request to the endpoint `/NAME`."""
 
-    tag: str
     name: str
     path: str
+    log: RequestLog
 
     @property
     def words(self) -> str:
@@ -58,10 +57,7 @@ class FakeServerRequest(RawRequest):
     async def hang(self) -> None:
         """Wait until the client disconnects."""
         await self.reader.read()
-        SEEN[self.tag].events.append("gone")
-
-
-SEEN: defaultdict[str, RequestLog] = defaultdict(RequestLog)
+        self.log.events.append("gone")
 
 
 def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
         said = ["\n", *said]
     if body["temperature"]:
         forgetful = "seed" not in body or asked.name in ("plain", "forgetful")
-        said = [f"star {len(SEEN[asked.tag].asked) if forgetful else body['seed']}"]
+        said = [f"star {len(asked.log.asked) if forgetful else body['seed']}"]
     if "response_format" in body and asked.name != "plain":
         schema = body["response_format"]["json_schema"]["schema"]
         label = schema["properties"].get("answer", {}).get("enum", ["written"])[-1]
@@ -127,7 +123,7 @@ async def endless(asked: FakeServerRequest) -> None:
     while not asked.writer.is_closing():
         asked.writer.write(b" " * 65536)
         await asked.writer.drain()
-        SEEN[asked.tag].events.append("64 KiB")
+        asked.log.events.append("64 KiB")
 
 
 async def slow(asked: FakeServerRequest) -> None:

@@ -2,23 +2,18 @@
 
 import asyncio
 import json
-import re
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
-import pytest
 import pytest_asyncio
 
 from judge_server.engines.llamacpp.process import LlamaCppProcess
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.models import fetch
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Option, Reply, TokenChoice
-from tests.judge_server.misbehaving import TRIGGER
+from tests.judge_server.misbehaving import TRIGGER, MisbehavingServer
 
 MODEL = "smollm2-135m"
 """The smallest model: no test here depends on what a model thinks, and the engine in this process has a larger one."""
@@ -26,46 +21,6 @@ CONTEXT_TOKENS = 600
 YES_NO = TokenChoice(
     (Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No")))
 )
-
-
-@dataclass(frozen=True)
-class MisbehavingServer:
-    """The running `tests.judge_server.misbehaving`; each test uses its own tag."""
-
-    root: str
-
-    def url(self, tag: str, name: str) -> str:
-        """The base URL of the endpoint's OpenAI API."""
-        return f"{self.root}/{tag}/{name}/v1"
-
-    async def seen(self, tag: str) -> dict[str, Any]:
-        """The requests and events under a tag, as `asked` and `events`."""
-        async with httpx2.AsyncClient() as http:
-            found: dict[str, Any] = (await http.get(f"{self.root}/{tag}/seen")).json()
-            return found
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[MisbehavingServer]:
-    """Run the misbehaving server in a separate process until the block ends."""
-    pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.judge_server.misbehaving", stdin=pipe, stdout=pipe
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    try:
-        yield MisbehavingServer(f"http://127.0.0.1:{int(await child.stdout.readline())}")
-    finally:
-        child.stdin.close()
-        await child.wait()
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def misbehaving() -> AsyncIterator[MisbehavingServer]:
-    """The misbehaving server, shared by all tests."""
-    async with serving() as server:
-        yield server
 
 
 def batch(*questions: str | Call) -> Batch:
@@ -82,16 +37,15 @@ async def outcomes(engine: OpenAIEngine, asked: Batch) -> list[Reply | CallFailu
 
 
 class Endpoint:
-    """One endpoint of the misbehaving server, for one test."""
+    """A misbehaving server for one test, and engines over its endpoints."""
 
-    def __init__(self, server: MisbehavingServer, tag: str) -> None:
-        self.server = server
-        self.tag = tag
+    def __init__(self) -> None:
+        self.server = MisbehavingServer()
         self.engines: list[OpenAIEngine] = []
 
     def engine(self, name: str, **options: Any) -> OpenAIEngine:
         """An engine over the endpoint of this name, not yet started."""
-        made = OpenAIEngine(self.server.url(self.tag, name), **options)
+        made = OpenAIEngine(self.server.url(name), **options)
         self.engines.append(made)
         return made
 
@@ -118,36 +72,33 @@ class Endpoint:
         assert isinstance(outcome, CallFailure), outcome
         return outcome
 
-    async def set_mood(self, mood: str) -> None:
-        """Change how the endpoint lists its models."""
-        async with httpx2.AsyncClient() as http:
-            await http.get(f"{self.server.root}/{self.tag}/{mood}")
-
-    async def events(self) -> list[str]:
+    @property
+    def events(self) -> list[str]:
         """The events at the server."""
-        found: list[str] = (await self.server.seen(self.tag))["events"]
-        return found
+        return self.server.log.events
 
     async def until(self, *events: str) -> None:
         """Wait until each of these events has happened as often as it is listed."""
         async with asyncio.timeout(20):
-            while Counter(events) - Counter(await self.events()):  # noqa: ASYNC110 - it happens in another process
+            while Counter(events) - Counter(self.events):  # noqa: ASYNC110 - the log has no event
                 await asyncio.sleep(0.01)
 
-    async def chats(self, *, of: str) -> list[dict[str, Any]]:
+    def chats(self, *, of: str) -> list[dict[str, Any]]:
         """The bodies of chat requests that contain `of`."""
-        asked = (await self.server.seen(self.tag))["asked"]
+        asked = self.server.log.asked
         bodies = [a["body"] for a in asked if a["path"].endswith("chat/completions")]
         return [body for body in bodies if of in json.dumps(body)]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def endpoint(misbehaving: MisbehavingServer, request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
-    """An endpoint for one test, whose engines are closed afterwards."""
-    made = Endpoint(misbehaving, re.sub(r"\W", "-", request.node.name))
+async def endpoint() -> AsyncIterator[Endpoint]:
+    """A server for one test, whose engines are closed afterwards."""
+    made = Endpoint()
+    await made.server.start()
     yield made
     for engine in made.engines:
         await engine.close()
+    await made.server.close()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class RawServer:
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> str:
         """Start listening, and return the root URL."""
@@ -34,16 +35,20 @@ class RawServer:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and close every connection."""
         assert self._server is not None
         self._server.close()
+        for writer in self._writers:
+            writer.close()
 
     async def respond(self, request: RawRequest) -> Raw | None:
         """Return the answer to a request; None if it is written already."""
         raise NotImplementedError
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         await answer_requests(reader, writer, self.respond)
+        self._writers.discard(writer)
 
 
 async def answer_requests(

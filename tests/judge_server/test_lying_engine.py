@@ -26,9 +26,10 @@ from judge_server.ports import MASS_TOLERANCE
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
-from tests.judge_server import misbehaving, support
+from tests.judge_server import support
+from tests.judge_server.misbehaving import MisbehavingServer
 from tests.judge_server.misbehaviours import MASSES, MODEL
-from tests.judge_server.raw_http import Raw, RawRequest, RawServer
+from tests.judge_server.raw_http import Raw, RawRequest
 
 CRITERIA = [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?", "weight": 3}]
 HONEST = 0.625 / 0.875
@@ -156,7 +157,7 @@ judging = st.sampled_from(
 )
 
 
-class LyingChatServer(RawServer):
+class LyingChatServer(MisbehavingServer):
     """Answers chat requests with `lie`, or honestly if there is none."""
 
     lie: Raw | None = None
@@ -165,7 +166,7 @@ class LyingChatServer(RawServer):
         """Lie about a chat request, or answer honestly."""
         if self.lie is not None and request.target.endswith("/chat/completions"):
             return self.lie
-        return await misbehaving.respond(request)
+        return await super().respond(request)
 
 
 @dataclass
@@ -196,7 +197,8 @@ async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
     """A service with a separate database and spool."""
     async with AsyncExitStack() as stack:
         liar = LyingChatServer()
-        engine = OpenAIEngine(f"{await liar.start()}/liar/good/v1", timeout_s=5.0)
+        await liar.start()
+        engine = OpenAIEngine(liar.url("good"), timeout_s=5.0)
         stack.push_async_callback(liar.close)
         judge = await support.judge(engine)  # type: ignore[arg-type]
         stack.push_async_callback(judge.close)

@@ -13,7 +13,6 @@ from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-misbehaving = openai_fixtures.misbehaving
 endpoint = openai_fixtures.endpoint
 
 STEPS = TokenChoice(YES_NO.options, LabelChoice(("1", "2", "0", "-1"), ", step "))
@@ -31,7 +30,7 @@ async def test_control_tokens_that_an_endpoint_reports_are_broken_up_in_all_text
     endpoint: Endpoint, name: str, said: str, sent: str
 ) -> None:
     await endpoint.reply(name, f"Is it {said}?")
-    (asked,) = await endpoint.chats(of="Is it ")
+    (asked,) = endpoint.chats(of="Is it ")
     assert asked["messages"][-1]["content"].endswith(f"Is it {sent}?")
 
 
@@ -39,7 +38,7 @@ async def test_masses_sum_the_spellings_among_the_likeliest_first_tokens(endpoin
     reply = await endpoint.reply("good", "Is it?")
     assert reply.masses == pytest.approx((0.5 + 0.125, 0.25))
     assert (reply.text, reply.chosen, reply.cut) == (None, None, False)
-    (asked,) = await endpoint.chats(of="Is it?")
+    (asked,) = endpoint.chats(of="Is it?")
     assert (asked["max_tokens"], asked["temperature"], asked["top_logprobs"]) == (1, 0, 20)
     assert "response_format" not in asked
 
@@ -47,7 +46,7 @@ async def test_masses_sum_the_spellings_among_the_likeliest_first_tokens(endpoin
 async def test_whitespace_before_the_answer_is_skipped(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("spaced", "Is it?")
     assert reply.masses == pytest.approx((0.625, 0.25))
-    (asked,) = await endpoint.chats(of="Is it?")
+    (asked,) = endpoint.chats(of="Is it?")
     assert asked["max_tokens"] == 2
 
 
@@ -89,7 +88,7 @@ async def test_a_label_that_was_not_offered_is_not_chosen(endpoint: Endpoint) ->
 async def test_json_output_is_constrained_by_its_schema_and_marked_when_cut(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", Call("Write.", JsonOutput(OK, 40)))
     assert (reply.text, reply.cut) == ('{"answer": "written"}', False)
-    (asked,) = await endpoint.chats(of="Write.")
+    (asked,) = endpoint.chats(of="Write.")
     assert asked["response_format"]["json_schema"]["schema"] == json.loads(OK)
     assert asked["max_tokens"] == 40
     cut = await endpoint.reply("plain", Call("Write.", JsonOutput(OK, 3)))
@@ -100,14 +99,14 @@ async def test_a_schema_the_endpoint_refuses_is_left_out_and_the_text_is_read(en
     schema = '{"type":"object","properties":{"verdicts":{"type":"array","prefixItems":[{}]}}}'
     reply = await endpoint.reply("picky", Call("Write.", JsonOutput(schema, 40)))
     assert reply.text == "Yes, step 2, since it is so."
-    assert ["response_format" in body for body in await endpoint.chats(of="Write.")] == [True, False]
+    assert ["response_format" in body for body in endpoint.chats(of="Write.")] == [True, False]
 
 
 async def test_reasons_are_requested_before_the_answer(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", Call("Is it?", YES_NO, reasoning=Reasoning(4, "So, yes or no?")))
     assert reply.reasoning == "Yes, step 2"
     assert reply.masses == pytest.approx((0.625, 0.25))
-    first, second = await endpoint.chats(of="Is it?")
+    first, second = endpoint.chats(of="Is it?")
     assert first["max_tokens"] == 4
     assert "logprobs" not in first
     assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "user"]
@@ -120,7 +119,7 @@ async def test_thinking_is_dropped_together_with_the_masses(endpoint: Endpoint) 
         reply = await endpoint.reply("thinker", Call("Is it?", YES_NO, think_tokens=thinking))
         assert reply.masses is None
         assert reply.text == "Yes"
-    unhelped, given_room = await endpoint.chats(of="Is it?")
+    unhelped, given_room = endpoint.chats(of="Is it?")
     assert given_room["max_tokens"] == unhelped["max_tokens"] + 50
     unasked = await endpoint.reply("pensive", Call(TRIGGER, YES_NO))
     assert (unasked.masses, unasked.text) == (None, "No")
@@ -130,7 +129,7 @@ async def test_a_sample_uses_its_temperature_and_where_supported_its_seed(endpoi
     call = Call("Is it?", YES_NO, sample=SamplingOptions(0.7, 41))
     await endpoint.reply("good", call)
     await endpoint.reply("refusing", call)
-    seeded, unseeded = await endpoint.chats(of="Is it?")
+    seeded, unseeded = endpoint.chats(of="Is it?")
     assert (seeded["temperature"], seeded["seed"]) == (0.7, 41)
     assert unseeded["temperature"] == 0.7
     assert "seed" not in unseeded
@@ -138,14 +137,14 @@ async def test_a_sample_uses_its_temperature_and_where_supported_its_seed(endpoi
 
 async def test_text_with_a_lone_surrogate_is_still_sent(endpoint: Endpoint) -> None:
     await endpoint.reply("good", "Is \ud800 it \x00?")
-    (asked,) = await endpoint.chats(of="Is ? it")
+    (asked,) = endpoint.chats(of="Is ? it")
     assert asked["messages"][1]["content"] == "7 is prime.\nIs ? it \x00?"
 
 
 async def test_the_first_call_is_sent_alone_where_prefixes_are_not_shared_in_flight(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("slow")
     await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
-    asked = [e for e in await endpoint.events() if e[-1].isdigit()]
+    asked = [e for e in endpoint.events if e[-1].isdigit()]
     assert asked[:2] == ["begin 0", "end 0"]
     assert {*asked[2:4]} == {"begin 1", "begin 2"}
 
@@ -153,7 +152,7 @@ async def test_the_first_call_is_sent_alone_where_prefixes_are_not_shared_in_fli
 async def test_calls_are_sent_together_where_prefixes_are_shared_in_flight(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("slow-vllm")
     await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
-    asked = [e for e in await endpoint.events() if e[-1].isdigit()]
+    asked = [e for e in endpoint.events if e[-1].isdigit()]
     assert {*asked[:3]} == {"begin 0", "begin 1", "begin 2"}
 
 
@@ -163,7 +162,7 @@ async def test_concurrent_calls_are_limited_across_all_batches(endpoint: Endpoin
     asked = [batch(*[f"{TRIGGER} {n}" for n in range(4)]) for _ in range(2)]
     await asyncio.gather(*[outcomes(engine, one) for one in asked])
     under_way, most = 0, 0
-    for event in await endpoint.events():
+    for event in endpoint.events:
         if event[-1].isdigit():
             under_way += 1 if event.startswith("begin") else -1
             most = max(most, under_way)

@@ -11,12 +11,11 @@ from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Call, CallFailure, Reasoning, Reply
 from tests.judge_server import openai_fixtures
-from tests.judge_server.misbehaving import TRIGGER
+from tests.judge_server.misbehaving import TRIGGER, MisbehavingServer
 from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-misbehaving = openai_fixtures.misbehaving
 endpoint = openai_fixtures.endpoint
 
 KEY = "sk-only-for-tests"
@@ -54,9 +53,11 @@ async def test_impossible_token_counts_are_clipped_and_do_not_fail_the_call(endp
 
 
 async def test_an_unreachable_server_is_an_engine_failure() -> None:
-    async with openai_fixtures.serving() as server:
-        engine = OpenAIEngine(server.url("here", "good"))
-        await engine.start()
+    server = MisbehavingServer()
+    await server.start()
+    engine = OpenAIEngine(server.url("good"))
+    await engine.start()
+    await server.close()
     for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
         assert isinstance(outcome, CallFailure)
         assert outcome.kind == "engine"
@@ -76,7 +77,7 @@ async def test_reading_an_endless_answer_stops_at_the_size_limit(endpoint: Endpo
     failure = await endpoint.failure("endless")
     assert failure.kind == "engine"
     assert "longer than 4194304 bytes" in failure.detail
-    sent = (await endpoint.events()).count("64 KiB")
+    sent = endpoint.events.count("64 KiB")
     assert 64 <= sent < 640, "the engine should disconnect soon after four mebibytes"
 
 
@@ -93,7 +94,7 @@ async def test_a_prompt_that_cannot_fit_is_not_sent(endpoint: Endpoint) -> None:
     assert isinstance(outcome, CallFailure)
     assert outcome.kind == "truncated_input"
     assert "?context=" in outcome.detail
-    assert not await endpoint.chats(of="word ")
+    assert not endpoint.chats(of="word ")
 
 
 async def test_a_refused_key_is_reported_but_never_shown(endpoint: Endpoint) -> None:
@@ -102,7 +103,7 @@ async def test_a_refused_key_is_reported_but_never_shown(endpoint: Endpoint) -> 
     assert "ADJUDGE_ENGINE_API_KEY" in refused.detail
     told = await endpoint.failure("tells", api_key=KEY)
     assert told.detail == "HTTP 500: cannot forward Bearer [the key]"
-    asked = (await endpoint.server.seen(endpoint.tag))["asked"]
+    asked = endpoint.server.log.asked
     assert {a["headers"].get("authorization") for a in asked} == {f"Bearer {KEY}"}
 
 
@@ -137,9 +138,9 @@ async def test_the_engine_is_not_ready_while_the_server_lists_other_models_or_do
     engine, _ = await endpoint.started("good")
     assert await engine.ready()
     for does in ("swapped", "down", "mute"):
-        await endpoint.set_mood(does)
+        endpoint.server.log.mood = does
         assert not await engine.ready()
-    await endpoint.set_mood("well")
+    endpoint.server.log.mood = "well"
     assert await engine.ready()
 
 
@@ -163,6 +164,6 @@ async def test_without_a_tokenizer_the_token_count_is_an_overestimate(endpoint: 
 
 async def test_the_request_has_only_standard_chat_api_fields(endpoint: Endpoint) -> None:
     await endpoint.reply("good", "Is it?")
-    (asked,) = await endpoint.chats(of="Is it?")
+    (asked,) = endpoint.chats(of="Is it?")
     assert asked.keys() == {"model", "messages", "max_tokens", "temperature", "logprobs", "top_logprobs"}
     assert json.loads(json.dumps(asked)) == asked

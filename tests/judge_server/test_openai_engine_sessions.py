@@ -11,7 +11,6 @@ from tests.judge_server.openai_fixtures import YES_NO, Endpoint, outcomes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-misbehaving = openai_fixtures.misbehaving
 endpoint = openai_fixtures.endpoint
 
 KEY = "sk-of-this-test"
@@ -25,7 +24,7 @@ def about(response: str, *questions: str, images: tuple[str, ...] = ()) -> Batch
 async def sessions(endpoint: Endpoint, of: str) -> set[str]:
     """The sessions of chats whose text contains `of`; both headers of a chat must agree."""
     found: set[str] = set()
-    for asked in (await endpoint.server.seen(endpoint.tag))["asked"]:
+    for asked in endpoint.server.log.asked:
         if of in str(asked["body"]):
             headers: dict[str, Any] = {name.lower(): value for name, value in asked["headers"].items()}
             values = {headers[name.lower()] for name in SESSION_HEADERS}
@@ -50,7 +49,7 @@ async def test_every_turn_of_a_call_carries_its_session(endpoint: Endpoint) -> N
     engine, _ = await endpoint.started("good")
     call = Call("Is it odd?", YES_NO, reasoning=Reasoning(20, "So, yes or no?"))
     await outcomes(engine, Batch("Answer yes or no.", "The response: nine\n", (call,)))
-    assert len(await endpoint.chats(of="nine")) == 2
+    assert len(endpoint.chats(of="nine")) == 2
     assert len(await sessions(endpoint, "nine")) == 1
 
 

@@ -11,7 +11,6 @@ from tests.judge_server.openai_fixtures import Endpoint, batch, outcomes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-misbehaving = openai_fixtures.misbehaving
 endpoint = openai_fixtures.endpoint
 
 KEY = "sk-only-for-tests"
@@ -62,7 +61,7 @@ async def test_fewer_log_probabilities_are_requested_where_twenty_are_refused(en
 
 async def test_the_token_limit_uses_the_field_that_the_endpoint_expects(endpoint: Endpoint) -> None:
     assert isinstance(await endpoint.only("new", "Is it?"), Reply)
-    (asked,) = await endpoint.chats(of="Is it?")
+    (asked,) = endpoint.chats(of="Is it?")
     assert asked["max_completion_tokens"] == 1
     assert "max_tokens" not in asked
 
