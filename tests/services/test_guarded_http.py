@@ -303,12 +303,24 @@ def test_400_idle_connections_under_256_descriptors_lose_no_answer_and_no_ledger
         for number in range(40):
             group = {"id": "g", "prompt": "?", "responses": [f"{number}"]}
             assert client.rewards([group], rubric, "points").groups[0].responses[0].reward is not None
-        assert answer_of(kept) == b""  # the connection that was idle longest
+        healthy(kept)  # it was idle longest, and is kept since it had sent a request
         written_by = time.monotonic() + 60
         while (state := get(service, "/v1/ledger").json())["waiting"] and time.monotonic() < written_by:
             time.sleep(0.05)
         assert (state["written"], state["lost"], state["spool_problem"]) == (40, 0, None)
         assert "Too many open files" not in "".join(service.said)
+
+
+def test_at_the_limit_a_connection_that_was_used_is_closed_only_if_all_others_were_used_since(tmp_path: Path) -> None:
+    with limited(tmp_path, 64) as service, contextlib.ExitStack() as idle:  # connections get a quarter of these
+        used = [idle.enter_context(connected(service)) for _ in range(16)]
+        for one in used:
+            healthy(one)
+        for _ in range(20):
+            idle.enter_context(connected(service))  # the first takes the place of the one that was idle longest
+        assert answer_of(used[0]) == b""
+        for one in used[1:]:
+            healthy(one)
 
 
 def test_if_all_connections_are_busy_a_new_one_is_refused_until_one_is_free(tmp_path: Path) -> None:

@@ -100,13 +100,15 @@ _TOO_MANY_CONNECTIONS = HeadRejection(
 
 
 class ConnectionLimiter:
-    """Limits a server's connections; at the limit, a new connection closes the one that has been idle longest.
+    """Limits a server's connections; at the limit, a new connection closes an idle one.
 
-    A connection is idle until the head of a request is complete, and again once the request is answered.
+    A connection is idle until the head of a request is complete, and again once the request is answered. Those on which
+    no request was answered yet are closed first, then those that have been idle longest.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._unused: dict[BoundedHttpProtocol, None] = {}  # oldest first
         self._idle: dict[BoundedHttpProtocol, None] = {}  # oldest first
         self._open = 0
         self._next_warning_at = 0.0
@@ -114,7 +116,7 @@ class ConnectionLimiter:
     def add(self, connection: "BoundedHttpProtocol") -> bool:
         """Count a new, idle connection; return whether it is accepted."""
         self._open += 1
-        self._idle[connection] = None
+        self._unused[connection] = None
         if self._open <= self._limit:
             return True
         if time.monotonic() >= self._next_warning_at:
@@ -122,15 +124,17 @@ class ConnectionLimiter:
             log.warning(
                 "the limit of %d connections is reached; idle connections are closed to accept new ones", self._limit
             )
-        oldest = next(iter(self._idle))
-        del self._idle[oldest]
-        if oldest is not connection:
-            oldest.close_connection()
-        return oldest is not connection
+        closed = next(iter(self._unused))
+        if closed is connection and self._idle:
+            closed = next(iter(self._idle))
+        self._forget(closed)
+        if closed is not connection:
+            closed.close_connection()
+        return closed is not connection
 
     def begin(self, connection: "BoundedHttpProtocol") -> None:
         """Mark a connection as busy with a request."""
-        self._idle.pop(connection, None)
+        self._forget(connection)
 
     def end(self, connection: "BoundedHttpProtocol") -> None:
         """Mark a connection as idle again."""
@@ -139,6 +143,10 @@ class ConnectionLimiter:
     def remove(self, connection: "BoundedHttpProtocol") -> None:
         """Forget a closed connection."""
         self._open -= 1
+        self._forget(connection)
+
+    def _forget(self, connection: "BoundedHttpProtocol") -> None:
+        self._unused.pop(connection, None)
         self._idle.pop(connection, None)
 
 
