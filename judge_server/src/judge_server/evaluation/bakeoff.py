@@ -14,7 +14,7 @@ import numpy as np
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledPair
 from judge_server.evaluation.metrics import UNDEFINED, Estimate, Figure, Floats, RowBootstrap, as_json
-from judge_server.evaluation.report import USAGE_FIELDS, Measured, evaluate, measured_verdicts, verdict_arrays
+from judge_server.evaluation.report import USAGE_FIELDS, common_verdicts, evaluate, measured_verdicts, verdict_arrays
 
 Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls"]
 """A cost of a judgement, under its name in `CostFigures`."""
@@ -180,10 +180,9 @@ def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Diffe
         return {}
     first, *others = measured
     bootstrap = RowBootstrap([one.example.row for one in measured[first]])
-    verdicts = {number: _verdicts(judged) for number, judged in measured.items()}
-    items = [item for item in verdicts[first] if all(item in own for own in verdicts.values())]
-    rows = [verdicts[first][item].row for item in items]
-    arrays = {number: verdict_arrays([own[item] for item in items]) for number, own in verdicts.items()}
+    items = common_verdicts(list(measured.values()))
+    rows = [said[0].row for said in items]
+    arrays = dict(zip(measured, map(verdict_arrays, zip(*items, strict=True)), strict=True)) if items else {}
     right = {number: _pairs_right(judged) for number, judged in measured.items()}
     pairs = [place for place in right[first] if all(place in own for own in right.values())]
     pair_rows = [measured[first][place].example.row for place in pairs]
@@ -205,16 +204,6 @@ def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Diffe
         cost = {name: _cost_difference(bootstrap, name, *both) for name in COSTS} if asked else {}
         found[number] = Differences(len(items) + len(pairs), quality, cost)
     return found
-
-
-def _verdicts(judged: Sequence[Judgement]) -> dict[tuple[int, str], Measured]:
-    """Return the scored verdicts by example and criterion."""
-    return {
-        (place, one.criterion): one
-        for place, judgement in enumerate(judged)
-        for one in measured_verdicts(judgement)
-        if one.score is not None
-    }
 
 
 def _pairs_right(judged: Sequence[Judgement]) -> dict[int, float]:

@@ -324,6 +324,21 @@ def measured_verdicts(judgement: Judgement) -> list[Measured]:
     ]
 
 
+def common_verdicts(answered: Sequence[Sequence[Judgement]]) -> list[tuple[Measured, ...]]:
+    """Return the verdicts on labelled criteria that every judge gave a score, each judge's in turn.
+
+    `answered` has each judge's judgements of the same examples, in the same order.
+    """
+    found = []
+    for judgements in zip(*answered, strict=True):
+        by_judge = [
+            {one.criterion: one for one in measured_verdicts(each) if one.score is not None} for each in judgements
+        ]
+        names = [name for name in by_judge[0] if all(name in own for own in by_judge)]
+        found += [tuple([own[name] for own in by_judge]) for name in names]
+    return found
+
+
 def verdict_arrays(scored: Sequence[Measured]) -> VerdictArrays:
     """Return verdicts with a score as arrays."""
     return VerdictArrays(

@@ -24,7 +24,7 @@ from judge_server.evaluation.corrected_rates import clusters_of, effective_size
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
-from judge_server.evaluation.report import Measured, measured_verdicts
+from judge_server.evaluation.report import Measured, common_verdicts
 from judge_server.fitting.calibrations import import_extra
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
 from judge_server.judging.combining import Band, DawidSkene, WeightedMean
@@ -108,15 +108,7 @@ class PanelItem(NamedTuple):
 
 def panel_items(answered: Sequence[Sequence[Judgement]]) -> list[PanelItem]:
     """Return the criteria on which every judge gave a verdict, from their judgements of the same examples in order."""
-    found = []
-    for judgements in zip(*answered, strict=True):
-        by_judge = [
-            {one.criterion: one for one in measured_verdicts(each) if one.score is not None} for each in judgements
-        ]
-        for name, first in by_judge[0].items():
-            if all(name in own for own in by_judge):
-                found.append(PanelItem(first.row, first.label >= MET_FROM, tuple([own[name] for own in by_judge])))
-    return found
+    return [PanelItem(said[0].row, said[0].label >= MET_FROM, said) for said in common_verdicts(answered)]
 
 
 def measure_panel(
@@ -179,13 +171,7 @@ def pair_verdicts(small: Sequence[Judgement], large: Sequence[Judgement]) -> lis
 
     A verdict of the small judge without a probability is left out too.
     """
-    found = []
-    for first, second in zip(small, large, strict=True):
-        others = {one.criterion: one for one in measured_verdicts(second) if one.score is not None}
-        for one in measured_verdicts(first):
-            if one.probability is not None and one.score is not None and one.criterion in others:
-                found.append(VerdictPair(one, others[one.criterion]))
-    return found
+    return [VerdictPair(*said) for said in common_verdicts([small, large]) if said[0].probability is not None]
 
 
 def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
