@@ -292,10 +292,10 @@ def translate_connection_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-        raise ConnectionError(_describe_error(error)) from error
+        raise ConnectionError(describe_error(error)) from error
     except DBAPIError as error:
         if error.connection_invalidated or is_read_only(error.orig):
-            raise ConnectionError(_describe_error(error)) from error
+            raise ConnectionError(describe_error(error)) from error
         raise
 
 
@@ -304,7 +304,8 @@ def is_read_only(error: BaseException | None) -> bool:
     return getattr(error, "sqlstate", None) == _READ_ONLY
 
 
-def _describe_error(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
+    """The cause of a database's error, in one line."""
     cause = getattr(error, "orig", None) or error
     return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"
 

@@ -6,7 +6,6 @@ lost; `read_file` and `read_rows` read whole files, of one rubric or of several.
 
 from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, fold_problems
 from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, RubricCounts, RubricFile, read_file, read_rows
-from rubric_store.formats.native import json_schema
 from rubric_store.formats.reading import (
     SUFFIXES,
     WRITTEN_FORMATS,
@@ -32,7 +31,6 @@ __all__ = [
     "RubricFormat",
     "SerializedRubric",
     "fold_problems",
-    "json_schema",
     "read_document",
     "read_file",
     "read_rows",

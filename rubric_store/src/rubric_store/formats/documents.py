@@ -129,6 +129,15 @@ class ParsedText:
     problems: tuple[FormatProblem, ...] = ()
 
 
+def decode(content: bytes) -> str:
+    """The text of a file; raises `FormatError` if it is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FormatError.of("this is not UTF-8 text; save the file as UTF-8", line) from None
+
+
 def with_lines(error: InvalidValueError, line_of: LineOf) -> FormatError:
     """Add line numbers to the problems of an error."""
     lines = line_of([path for path, _ in error.found])

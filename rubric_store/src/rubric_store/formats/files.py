@@ -19,6 +19,7 @@ from rubric_store.formats.documents import (
     ParsedText,
     Path,
     RubricDocument,
+    decode,
     fold_problems,
     format_path,
     parse_json,
@@ -139,9 +140,9 @@ def read_rows(content: bytes, path: PurePath, format: str | None = None, prefix:
     if extension in TABLE_EXTENSIONS:
         rows = [_Row((), line, normalise(row), f"line-{line}") for line, row in read_table(content, extension)]
     elif extension in JSONL_EXTENSIONS:
-        rows = _json_lines(_decode(content), problems)
+        rows = _json_lines(decode(content), problems)
     else:
-        text = parse_text(_decode(content), known)
+        text = parse_text(decode(content), known)
         if isinstance(text, RubricDocument):
             return RubricFile([NamedRubric(_check_name(prefix + (text.name or stem), 1), text, 1)], (), 0)
         parsed = text
@@ -178,14 +179,6 @@ def read_rows(content: bytes, path: PurePath, format: str | None = None, prefix:
     problems += [FormatProblem(format_path(path), message, exact.get(path, line)) for line, path, message in found]
     unusable = parsed is not None and parsed.problems
     return RubricFile([] if unusable else rubrics, FormatError(problems).problems, refused)
-
-
-def _decode(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError.of("this is not UTF-8 text; save the file as UTF-8", line) from None
 
 
 def _json_lines(text: str, problems: list[FormatProblem]) -> list[_Row]:

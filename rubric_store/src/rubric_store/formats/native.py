@@ -8,8 +8,6 @@ checked on reading only, since a schema cannot express them: ids differ, and met
 """
 
 import json
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -25,13 +23,6 @@ from rubric_store.formats.documents import (
     validation_problems,
 )
 from trainer_client.wire import Criterion
-
-
-@cache
-def json_schema() -> str:
-    """The published JSON Schema (draft 2020-12) of the format, as text."""
-    return (files("rubric_store.formats") / "rubric.schema.json").read_text(encoding="utf-8")
-
 
 _ROW_FIELDS = frozenset(
     {

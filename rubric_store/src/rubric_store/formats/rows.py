@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from rubric_store.formats.documents import FormatError, Path
+from rubric_store.formats.documents import FormatError, Path, decode
 
 _RUBRIC_FIELDS: Final = (
     "rubric",
@@ -134,12 +134,7 @@ def read_table(content: bytes, extension: str) -> list[tuple[int, dict[str, Any]
     """
     if extension == ".parquet":
         return list(enumerate(_parquet_rows(content), start=1))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _not_a_table(
-            "this is not UTF-8 text; save the file as UTF-8", content.count(b"\n", 0, error.start) + 1
-        ) from None
+    text = decode(content)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if extension == ".tsv" else ",")
     limit = csv.field_size_limit(max(len(text), 1))
     rows: list[tuple[int, dict[str, Any]]] = []
@@ -149,7 +144,7 @@ def read_table(content: bytes, extension: str) -> list[tuple[int, dict[str, Any]
             rows.append((line, {key: cell for key, cell in row.items() if key and cell}))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise _not_a_table(f"this is not CSV: {error}", reader.line_num) from None
+        raise FormatError.of(f"this is not CSV: {error}", reader.line_num) from None
     finally:
         csv.field_size_limit(limit)
     return rows
@@ -160,13 +155,9 @@ def _parquet_rows(content: bytes) -> list[dict[str, Any]]:
         from pyarrow import ArrowException, BufferReader
         from pyarrow.parquet import read_table as read_parquet
     except ImportError:
-        raise _not_a_table("reading Parquet needs pyarrow: pip install 'adjudge[tables]'", 1) from None
+        raise FormatError.of("reading Parquet needs pyarrow: pip install 'adjudge[tables]'", 1) from None
     try:
         rows: list[dict[str, Any]] = read_parquet(BufferReader(content)).to_pylist()
     except (ArrowException, OSError) as error:
-        raise _not_a_table(f"this is not Parquet: {error}", 1) from None
+        raise FormatError.of(f"this is not Parquet: {error}", 1) from None
     return rows
-
-
-def _not_a_table(message: str, line: int) -> FormatError:
-    return FormatError.of(message, line)

@@ -20,6 +20,7 @@ from rubric_store.database import (
     WRITES,
     TimeoutConnection,
     configure_engine,
+    describe_error,
     libpq_timeouts,
     read_url,
     statement_timeout,
@@ -51,7 +52,7 @@ def _in_thread(work: Callable[Concatenate[Connection, P], T], *, writes: bool = 
 
     async def method(self: "SQLLedger", /, *args: P.args, **kwargs: P.kwargs) -> T:
         engine = self._writer if writes else self._reader
-        return await self._in_thread(engine, lambda connection: work(connection, *args, **kwargs))
+        return await self._run(engine, lambda connection: work(connection, *args, **kwargs))
 
     method.__doc__ = work.__doc__
     return method
@@ -170,7 +171,7 @@ class SQLLedger:
         """Whether the ledger can be read: the database answers within five seconds and has the tables."""
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                await self._in_thread(
+                await self._run(
                     self._reader, lambda connection: connection.execute(select(requests.c.uses).limit(1)).all()
                 )
         except OSError:
@@ -182,7 +183,7 @@ class SQLLedger:
         self._readers.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.dispose)
 
-    async def _in_thread(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+    async def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         """Run one transaction in a thread of the reads."""
 
         def run() -> T:
@@ -213,7 +214,7 @@ class SQLLedger:
         cause = getattr(error, "orig", None) or error
         unavailable = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
         unavailable = unavailable or (getattr(cause, "sqlstate", None) or "")[:2] in _RETRYABLE_SQLSTATE_CLASSES
-        return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}", unavailable
+        return describe_error(error), unavailable
 
 
 def _connect_with_timeout(

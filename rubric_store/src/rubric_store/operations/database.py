@@ -6,7 +6,6 @@ SQLite has none. There, processes share a host, and the time is monotonic: it do
 Migration 0006 creates the tables declared here; a test compares the two.
 """
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +36,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rubric_store.database import STATEMENT_TIMEOUT_S
 from rubric_store.operations.rows import ChunkOutcome
 from rubric_store.repository import BaseRepository
-from rubric_store.schema import UTCDateTime, declare, key, optional, required
-from rubric_store.schema import digest as digest_column
+from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
 from trainer_client.wire.usage import Usage
 
@@ -48,8 +46,8 @@ operations = declare(
     required(String(32), "kind"),
     required(String(16), "state"),
     required(BigInteger, "revision"),
-    digest_column("submission", nullable=True),
-    digest_column("asked"),
+    digest("submission", nullable=True),
+    digest("asked"),
     required(LargeBinary, "request"),
     required(JSON, "progress", "usage"),
     optional(LargeBinary, "summary"),
@@ -188,8 +186,8 @@ MAX_PAGE_BYTES = 2**20
 
 
 def pack(value: Any) -> bytes:
-    """Compress a value as JSON."""
-    return zlib.compress(as_json(value))
+    """Compress a value as canonical JSON in ASCII; lone surrogates are escaped."""
+    return zlib.compress(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
 
 def unpack(body: bytes) -> Any:
@@ -201,16 +199,6 @@ def unpack_small(body: bytes | None) -> Any:
     """Decompress a packed value; an empty object for None, and for JSON above `MAX_LISTED_BYTES`."""
     text = b"" if body is None else zlib.decompressobj().decompress(body, MAX_LISTED_BYTES + 1)
     return json.loads(text) if 0 < len(text) <= MAX_LISTED_BYTES else {}
-
-
-def as_json(value: Any) -> bytes:
-    """Canonical JSON in ASCII; lone surrogates are escaped."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
-
-
-def digest(text: bytes) -> bytes:
-    """The SHA-256 of a text, 32 bytes."""
-    return hashlib.sha256(text).digest()
 
 
 def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Operation:

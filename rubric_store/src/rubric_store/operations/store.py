@@ -8,6 +8,7 @@ A lease lets a worker claim a chunk for a time and finish it. Chunks are leased 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, or_, select, tuple_, update
@@ -19,7 +20,6 @@ from rubric_store.operations.database import (
     OperationsDatabase,
     change_operation,
     chunks,
-    digest,
     in_operation,
     lock_operation,
     operation_of,
@@ -303,7 +303,7 @@ class SQLOperations(ChunkLeases):
             "kind": new.kind,
             "state": "queued",
             "revision": 1,
-            "submission": None if submission is None else digest(submission.key.encode()),
+            "submission": None if submission is None else _key_digest(submission),
             "asked": b"" if submission is None else submission.asked,
             "request": request,
             "progress": {"total": sum(chunk.inputs for chunk in new.chunks)},
@@ -473,9 +473,15 @@ class SQLOperations(ChunkLeases):
         return await asyncio.to_thread(operation_of, row, self.now())
 
 
+def _key_digest(submission: Submission) -> bytes:
+    return sha256(submission.key.encode()).digest()
+
+
 async def _find_submission(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
     """The row that a submission created, if any; raises `ValueError` if its request was a different one."""
-    mine = and_(operations.c.project_id == project_id, operations.c.submission == digest(submission.key.encode()))
+    mine = and_(
+        operations.c.project_id == project_id, operations.c.submission == sha256(submission.key.encode()).digest()
+    )
     row = (await connection.execute(select(operations).where(mine))).one_or_none()
     if row is not None and row.asked != submission.asked:
         raise ValueError(
