@@ -237,6 +237,7 @@ class Scorer:
         async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
             async for judged in judging:
                 for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
+                    await slicer.yield_if_due()  # a page shows each verdict, and one request may have 200,000
                     yield verdict
                 if judged is not None:
                     rewarded[judged.place] = await _reward_group(job, judged, slicer)
