@@ -112,7 +112,7 @@ def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Pat
         assert [c.model_dump(mode="json", exclude_none=True) for c in version.criteria] == record["criteria"]
         assert version.lineage is not None
         assert (version.lineage.generator, version.lineage.model) == ("toy", "writer")
-        assert version.lineage.parameters == {"max_criteria": 5, "temperature": 0.0}
+        assert version.lineage.parameters.items() >= {"max_criteria": 5, "temperature": 0.0}.items()
         assert version.lineage.source_digest == record["source_digest"]
         assert (version.lineage.operation_id or "").startswith("op-")
         assert version.metadata == record["metadata"]
