@@ -100,11 +100,6 @@ def _is_known(pending: PendingVerdict, digest: bytes, known: AbstractSet[bytes])
     return all(part in known for part in pending.parts) if pending.parts else digest in known
 
 
-def _member_costs(outcomes: Outcomes) -> str | None:
-    costs = outcomes.members
-    return json.dumps({name: member_usage(cost).model_dump() for name, cost in costs.items()}) if costs else None
-
-
 def _member_verdicts(result: JudgeResult) -> str | None:
     said = result.members
     return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
@@ -135,6 +130,7 @@ class _RowBuilder:
     def add(self) -> None:
         """Add all rows of the request."""
         entry, outcomes = self._entry, self._entry.outcomes
+        members = {name: member_usage(cost).model_dump() for name, cost in outcomes.members.items()}
         self._rows.requests.append(
             RequestRow(
                 self._project,
@@ -154,7 +150,7 @@ class _RowBuilder:
                 outcomes.costs.tokens_written,
                 entry.seconds,
                 entry.at,
-                _member_costs(outcomes),
+                json.dumps(members) if members else None,
                 None if entry.reward_rules is None else entry.reward_rules.recorded(),
             )
         )
@@ -313,6 +309,7 @@ def _to_recorded_verdict(
     request, response = use.request, use.response
     first, _ = use.votes[0]
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
+    digests = {"prompt": response.prompt, "text": response.response, "grounding": response.grounding}
     return RecordedVerdict(
         id=encode_cursor(first),
         run=request.run or None,
@@ -329,7 +326,7 @@ def _to_recorded_verdict(
         judge=request.model,
         fingerprint=request.fingerprint,
         at=request.created_at,
-        **{name: json.loads(texts[d]) for name, d in _texts_of(use) if d in texts},
+        **{name: json.loads(texts[d]) for name, d in digests.items() if d in texts},
     )
 
 
@@ -342,11 +339,6 @@ def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdi
     pending = PendingVerdict(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
     cached = {vote.digest for vote, _ in votes if vote.cached}
     return verdict_of(pending, Outcomes(by_digest=outcomes, cached=cached), rules)
-
-
-def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:
-    response = use.response
-    return ("prompt", response.prompt), ("text", response.response), ("grounding", response.grounding)
 
 
 def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
