@@ -1,6 +1,7 @@
 """What is found out about a request's verdicts reaches the one who waits for them, each thing once."""
 
 import asyncio
+import time
 from contextlib import aclosing
 
 import pytest
@@ -8,6 +9,9 @@ import pytest
 from judge_server.errors import NotReady, Overloaded, ServiceError
 from judge_server.judging.results import NO_COSTS, Costs, Judged, JudgingProgress, MemberCosts, Outcomes, collect
 from judge_server.ports import JudgeResult
+from judge_server.scoring.scorer import JudgedVerdict, Scorer
+from tests.judge_server.support import criteria, group, judge
+from trainer_client.wire import RewardRequest, RubricContent
 
 MET, UNMET = JudgeResult(1.0), JudgeResult(0.0)
 A, B = b"a" * 32, b"b" * 32
@@ -65,3 +69,29 @@ async def test_leaving_cancels_the_judging() -> None:
     async with aclosing(progress.follow(judge, tick_s=0)) as judging:
         assert await anext(judging) == Judged((), Outcomes())
     assert ended.is_set()
+
+
+async def test_other_tasks_run_between_verdicts_that_are_known_at_once() -> None:
+    rubric = RubricContent(criteria=tuple(criteria(*map(str, range(10)))))
+    request = RewardRequest(rubric=rubric, groups=(group(*map(str, range(100))),))
+    scorer = Scorer(await judge(), None)  # type: ignore[arg-type]
+    await scorer.score(request, request_id="first", project_id="p")  # the second finds all of them in the cache
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    seen = []
+    task = asyncio.create_task(other())
+    async for part in scorer.stream(request, request_id="second", project_id="p", each_verdict=True):
+        if isinstance(part, JudgedVerdict):
+            seen.append(turns)
+            written = time.perf_counter() + 0.0002  # as a page takes to show a verdict
+            while time.perf_counter() < written:
+                pass
+    task.cancel()
+    assert len(seen) == 1000
+    assert seen[-1] - seen[0] >= 2
