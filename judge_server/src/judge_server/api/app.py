@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from judge_server.api import decisions, keys, ledger, operations, probes, projects, rubrics, scores, scoring
+from judge_server.api import decisions, ledger, operations, probes, projects, rubrics, scores, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
@@ -53,7 +53,7 @@ _AUTHENTICATED_ROUTERS = (
     ledger.measures_router,
     projects.router,
     projects.projects_router,
-    keys.router,
+    projects.keys_router,
     operations.router,
 )
 """The routers that require an API key with the scope they declare. The health routes are open."""

@@ -1,9 +1,10 @@
-"""The routes of projects: the caller's own, all of them, their limits and their audit logs.
+"""The routes of projects: the caller's own, all of them, their limits, their audit logs and their keys.
 
 - `GET /v1/project`: the limits and usage of the caller's project.
 - `GET` and `POST /v1/projects`, `GET /v1/projects/{id}`, `PUT /v1/projects/{id}/limits`: all projects of the service,
   with the scope `projects:write`.
 - `GET /v1/audit`: the audit log of a project, with the scope `admin`.
+- `GET` and `POST /v1/keys`, `DELETE /v1/keys/{id}`: the API keys of a project, with the scope `admin`.
 """
 
 from typing import Annotated
@@ -14,10 +15,21 @@ from judge_server.api.auth import RequiredScope, identity_of
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
 from judge_server.api.service import required, service_of
-from judge_server.auth.administration import administered_project, require_operator
+from judge_server.auth.administration import administered_project, create_key, require_administrator
 from judge_server.errors import NotFound, invalid_field
-from judge_server.ports import ProjectAdministration
-from trainer_client.wire.tenants import AuditTail, NewLimits, NewProject, Project, ProjectList, ProjectState
+from judge_server.ports import KeyAdministration, ProjectAdministration
+from trainer_client.wire.tenants import (
+    ApiKey,
+    ApiKeyList,
+    AuditTail,
+    CreatedApiKey,
+    NewApiKey,
+    NewLimits,
+    NewProject,
+    Project,
+    ProjectList,
+    ProjectState,
+)
 
 router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
 projects_router = APIRouter(
@@ -25,6 +37,9 @@ projects_router = APIRouter(
     tags=["project"],
     route_class=StrictRoute,
     dependencies=[Depends(RequiredScope("projects:write"))],
+)
+keys_router = APIRouter(
+    prefix="/v1/keys", tags=["project"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("admin"))]
 )
 
 ProjectId = Annotated[
@@ -98,7 +113,7 @@ async def read_project(request: Request, id: ProjectId) -> Project:
     """The project with its limits."""
     project = await _store(request).project(id)
     if project is None:
-        raise unknown_project(id)
+        raise _unknown_project(id)
     return project
 
 
@@ -108,15 +123,71 @@ async def set_project_limits(request: Request, id: ProjectId, body: NewLimits) -
     try:
         return await _store(request).set_limits(id, body.limits())
     except LookupError:
-        raise unknown_project(id) from None
+        raise _unknown_project(id) from None
 
 
-def unknown_project(project_id: str) -> NotFound:
+@keys_router.get("", summary="List the keys of the project", responses=problem_responses(422))
+async def list_keys(
+    request: Request, project: OtherProject = None, after: After = None, limit: Limit = 100
+) -> ApiKeyList:
+    """With their scopes, labels and times of last use, the oldest first, revoked ones included; no secrets."""
+    project_id = administered_project(identity_of(request), project)
+    return await reject_unknown_cursor(service_of(request).key_store().key_page(project_id, after=after, limit=limit))
+
+
+@keys_router.post(
+    "",
+    name="create_key",
+    summary="Create a key",
+    status_code=201,
+    responses=problem_responses(404, 413, 422),
+)
+async def create(request: Request, body: NewApiKey, project: OtherProject = None) -> CreatedApiKey:
+    """The key belongs to the project of the key that asks, and has no permission that this one lacks.
+
+    The answer has the text of the key, which is never shown again.
+    """
+    store, identity = service_of(request).key_store(), identity_of(request)
+    project_id = administered_project(identity, project)
+    try:
+        return await create_key(
+            store, identity, body.scopes, project_id=project_id, label=body.label, expires_at=body.expires_at
+        )
+    except LookupError:
+        raise _unknown_project(project_id) from None
+
+
+@keys_router.delete("/{id}", name="revoke_key", summary="Revoke a key", responses=problem_responses(404, 422))
+async def revoke(
+    request: Request,
+    id: Annotated[str, Path(pattern=r"^[a-z2-7]{16}$", examples=["2c7rnm4dqvyxkz5e"])],
+    project: OtherProject = None,
+) -> ApiKey:
+    """The key stops working within five seconds, for good. A revoked key is left as it is."""
+    return await revoke_key(service_of(request).key_store(), request, id, project)
+
+
+async def revoke_key(store: KeyAdministration, request: Request, key_id: str, project: str | None = None) -> ApiKey:
+    """Revoke a key of a project, by default the caller's.
+
+    Raises:
+        Forbidden: the caller does not administer keys of that project.
+        NotFound: the project has no such key.
+    """
+    project_id = administered_project(identity_of(request), project)
+    found = await store.find_key(key_id)
+    if found is None or found.key.project_id != project_id:
+        message = f"Project {project_id!r} has no key {key_id[:64]!r}; GET /v1/keys lists its keys."
+        raise NotFound(message, title="Unknown key")
+    return await store.revoke_key(key_id)
+
+
+def _unknown_project(project_id: str) -> NotFound:
     """The problem of a project that does not exist."""
     message = f"There is no project {project_id!r}; GET /v1/projects lists the projects."
     return NotFound(message, title="Unknown project")
 
 
 def _store(request: Request) -> ProjectAdministration:
-    require_operator(identity_of(request))
+    require_administrator(identity_of(request), "projects:write")
     return required(service_of(request).projects, "administers no projects")

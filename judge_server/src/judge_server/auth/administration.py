@@ -15,10 +15,10 @@ def grantable_scopes(identity: Identity) -> tuple[Scope, ...]:
     return tuple([scope for scope in SCOPES if SCOPE_PERMISSIONS[scope] <= identity.permissions])
 
 
-def require_administrator(identity: Identity) -> None:
-    """Require a key with the scope `admin`.
+def require_administrator(identity: Identity, scope: Scope = "admin") -> None:
+    """Require a key with the scope `admin`, for keys, or with `projects:write`, for projects.
 
-    A caller without a key cannot administer keys, even where everything else is open: a key lasts, and the openness
+    A caller without a key cannot administer either, even where everything else is open: a key lasts, and the openness
     of a service on loopback does not.
 
     Raises:
@@ -26,10 +26,10 @@ def require_administrator(identity: Identity) -> None:
     """
     if identity is ANONYMOUS:
         raise Forbidden(
-            "Keys are administered with a key of the scope 'admin', which the operator of this service creates: "
-            "adjudge keys create --scope admin"
+            f"{'Keys' if scope == 'admin' else 'Projects'} are administered with a key of the scope {scope!r}, which "
+            f"the operator of this service creates: adjudge keys create --scope {scope}"
         )
-    require_scope(identity, "admin")
+    require_scope(identity, scope)
 
 
 def administered_project(identity: Identity, project_id: str | None) -> str:
@@ -43,20 +43,6 @@ def administered_project(identity: Identity, project_id: str | None) -> str:
         return identity.project_id
     require_scope(identity, "projects:write")
     return project_id
-
-
-def require_operator(identity: Identity) -> None:
-    """Require a key with the scope `projects:write`; as for keys, being on loopback is not enough.
-
-    Raises:
-        Forbidden: the caller has no key, or one without the scope.
-    """
-    if identity is ANONYMOUS:
-        raise Forbidden(
-            "Projects are administered with a key of the scope 'projects:write', which the operator of this service "
-            "creates: adjudge keys create --scope projects:write"
-        )
-    require_scope(identity, "projects:write")
 
 
 async def create_key(

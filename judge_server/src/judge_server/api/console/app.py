@@ -32,7 +32,7 @@ from judge_server.api.console.responses import group_address, is_close, outcome_
 from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
-from judge_server.api.keys import revoke_key
+from judge_server.api.projects import revoke_key
 from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS
 from judge_server.auth.administration import create_key, grantable_scopes
