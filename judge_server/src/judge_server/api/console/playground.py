@@ -23,7 +23,7 @@ from judge_server.api.console.responses import Explanation, RecordedReward, Text
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.requests import refuse_unusable_patterns
-from judge_server.errors import InvalidRequest, ServiceError, invalid_field, invalid_request
+from judge_server.errors import ServiceError, invalid_field, invalid_request
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricTexts
 from judge_server.rubrics import find_rubric
@@ -106,7 +106,7 @@ class PlaygroundForm:
             InvalidRequest: a field is missing or cannot be used; the errors name it.
         """
         if not any(text.strip() for text in self.responses):
-            raise _invalid("response", "write at least one response")
+            raise invalid_field("response", "write at least one response")
         prompt, responses = self._conversation()
         group: dict[str, Any] = {"id": _GROUP, "prompt": prompt, "responses": responses}
         group |= {name: text for name, text in self.material.items() if text.strip()}
@@ -139,19 +139,19 @@ class PlaygroundForm:
             ends = [n for n, one in enumerate(messages) if one.get("role") not in ("assistant", "tool")]
             if ends and ends[-1] + 1 < len(messages):
                 return messages[: ends[-1] + 1], [messages[ends[-1] + 1 :]]
-        raise _invalid("prompt", "write the prompt, or paste a whole conversation as the only response")
+        raise invalid_field("prompt", "write the prompt, or paste a whole conversation as the only response")
 
     def _rubric(self, texts: RubricTexts | None) -> str | dict[str, Any]:
         if not self.rubric_text:
             return self.rubric
         if len(self.rubric_text) > _MAX_RUBRIC_CHARACTERS:
-            raise _invalid("rubric_text", f"at most {_MAX_RUBRIC_CHARACTERS:,} characters are allowed")
+            raise invalid_field("rubric_text", f"at most {_MAX_RUBRIC_CHARACTERS:,} characters are allowed")
         if texts is None:
-            raise _invalid("rubric_text", "this process reads no rubric files; name a published rubric instead")
+            raise invalid_field("rubric_text", "this process reads no rubric files; name a published rubric instead")
         read = texts.read(self.rubric_text.encode(), "rubric.yaml")
         if len(read.rubrics) != 1:
             problems = "\n".join(map(str, read.problems))
-            raise _invalid("rubric_text", problems or f"write one rubric; this text has {len(read.rubrics):,}")
+            raise invalid_field("rubric_text", problems or f"write one rubric; this text has {len(read.rubrics):,}")
         return read.rubrics[0].document.content.model_dump(mode="json", exclude_unset=True)
 
 
@@ -188,11 +188,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _invalid(name, f"{text[:40]!r} is not a number, such as 60") from None
-
-
-def _invalid(name: str, message: str) -> InvalidRequest:
-    return invalid_field(name, message)
+        raise invalid_field(name, f"{text[:40]!r} is not a number, such as 60") from None
 
 
 @dataclass(frozen=True, slots=True)
