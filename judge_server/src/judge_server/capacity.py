@@ -222,12 +222,12 @@ async def plan_sample(
         rubric_check=lambda criteria: check_rubric(criteria, mode, request.reward.kinds),
     )
     resolved = [_with_share(rubric, criteria_share) for rubric in resolved]
-    prepared = judge.prepared_for(request.judging, request.protocol)
+    prepared, asked = judge.prepared_for(request.judging, request.protocol), AskedGroups.of(request)
     if mode != "ranking":
-        groups = await plan_groups(judge, prepared, AskedGroups.of(request), resolved, deadline)
+        groups = await plan_groups(judge, prepared, asked, resolved, deadline)
         return [response.plan for group in groups for response in group.responses]
     plans: list[ResponsePlan] = []
-    for tournament in await plan_tournaments(judge, prepared, request, resolved, deadline):
+    for tournament in await plan_tournaments(judge, prepared, request, asked, resolved, deadline):
         while not tournament.finished:
             plans += await tournament.next_round(TimeSlicer(deadline))
     return plans

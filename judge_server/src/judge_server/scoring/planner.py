@@ -55,6 +55,7 @@ from trainer_client.wire import (
     VerdictRequest,
     as_response,
 )
+from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.ledger import RewardRules
 
@@ -119,17 +120,11 @@ class AskedGroups(NamedTuple):
         if not isinstance(request, ComparisonRequest):
             return cls("groups", request.groups, request.judging, request.protocol)
         judging = JudgingOptions.model_construct(**dict(request.judging), defences=())
-        pairs = [
-            Group.model_construct(
-                id=pair.id,
-                prompt=pair.prompt,
-                responses=(pair.a, pair.b),
-                grounding=pair.grounding,
-                reference_answer=pair.reference_answer,
-                rubric=pair.rubric,
-            )
-            for pair in request.pairs
-        ]
+        pairs = []
+        for pair in request.pairs:
+            values = vars(pair) | {"responses": (pair.a, pair.b), "ground_truth": None}
+            del values["a"], values["b"]
+            pairs.append(construct(Group, values))
         return cls("pairs", pairs, judging, "comparison")
 
 

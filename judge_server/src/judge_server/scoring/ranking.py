@@ -134,6 +134,7 @@ async def plan_tournaments(
     judge: AnyJudge,
     prepared: PreparedConfig,
     request: wire.RewardRequest | wire.ComparisonRequest,
+    asked: AskedGroups,
     rubrics: Sequence[ResolvedRubric],
     deadline: float,
 ) -> list[GroupTournament]:
@@ -146,7 +147,7 @@ async def plan_tournaments(
         TooLarge: see `check_ranking_size`.
         NotReady: the deadline passed before planning was complete.
     """
-    asked, slicer, tournaments = AskedGroups.of(request), TimeSlicer(deadline), []
+    slicer, tournaments = TimeSlicer(deadline), []
     schedule, question = wire.RewardOptions(), DEFAULT_QUESTION
     if isinstance(request, wire.RewardRequest):
         check_ranking_size(request, judge.executor.max_calls)

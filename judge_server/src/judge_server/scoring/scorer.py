@@ -197,11 +197,11 @@ class Scorer:
         """Judge every response of the request; no rewards are computed. Raises as `score`."""
         job = await self._plan(request, request_id, project_id, record_id)
         judged = await self._collect(job)
-        usage = self._record(job)
+        usage, slicer = self._record(job), TimeSlicer()
         return wire.VerdictAnswer(
             **_answer_fields(self.judge, job, usage),
             uncertain_band=job.rules.band,
-            groups=tuple([_group_verdicts(job, group) for group in judged]),
+            groups=tuple([await _group_verdicts(job, group, slicer) for group in judged]),
         )
 
     async def compare(
@@ -209,7 +209,10 @@ class Scorer:
     ) -> wire.ComparisonAnswer:
         """Compare every pair of the request, in both orders. Raises as `score`."""
         job = await self._plan(request, request_id, project_id)
-        pairs = [compared(group.planned.group.id, *group.verdicts) for group in await self._collect(job)]
+        judged, slicer, pairs = await self._collect(job), TimeSlicer(), []
+        for group in judged:
+            await slicer.yield_if_due()
+            pairs.append(compared(group.planned.group.id, *group.verdicts))
         scores = [pair.score for pair in pairs if pair.score is not None]
         return wire.ComparisonAnswer(
             **_answer_fields(self.judge, job, usage_of(job.outcomes)),
@@ -308,7 +311,7 @@ class Scorer:
         if asked.protocol == "comparison":
             assert prepared is not None
             assert not isinstance(request, wire.VerdictRequest)
-            rounds = await plan_tournaments(self.judge, prepared, request, rubrics, deadline)
+            rounds = await plan_tournaments(self.judge, prepared, request, asked, rubrics, deadline)
         else:
             planned_by = prepared
             if isinstance(request, wire.VerdictRequest) and request.fresh and prepared is not None:
@@ -376,23 +379,23 @@ async def _verdicts_on(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer)
     return verdicts
 
 
-def _group_verdicts(job: ScoringJob, judged: JudgedGroup) -> wire.GroupVerdicts:
-    group = judged.planned
+async def _group_verdicts(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer) -> wire.GroupVerdicts:
+    group, responses = judged.planned, []
+    for response, verdicts in zip(group.responses, judged.verdicts, strict=True):
+        await slicer.yield_if_due()
+        responses.append(
+            wire.ResponseVerdicts(
+                verdicts=tuple(verdicts),
+                characters_omitted=response.plan.characters_omitted,
+                characters_hidden=response.material.characters_left_out,
+                suspicious=is_suspicious(response.plan, job.outcomes),
+            )
+        )
     return wire.GroupVerdicts(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        responses=tuple(
-            [
-                wire.ResponseVerdicts(
-                    verdicts=tuple(verdicts),
-                    characters_omitted=response.plan.characters_omitted,
-                    characters_hidden=response.material.characters_left_out,
-                    suspicious=is_suspicious(response.plan, job.outcomes),
-                )
-                for response, verdicts in zip(group.responses, judged.verdicts, strict=True)
-            ]
-        ),
+        responses=tuple(responses),
     )
 
 

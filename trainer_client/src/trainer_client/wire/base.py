@@ -220,7 +220,7 @@ MAX_ERRORS = 20
 
 K = TypeVar("K")
 T = TypeVar("T")
-AnswerT = TypeVar("AnswerT", bound="AnswerModel")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 MAX_MAGNITUDE = 1e6
 """The largest magnitude of a number that enters a reward."""
@@ -388,17 +388,17 @@ class AnswerModel(DocumentedModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-def construct(model: type[AnswerT], values: dict[str, Any]) -> AnswerT:
-    """Make an answer of values that are known to be valid; `values` has every field, and becomes the answer's own.
+def construct(model: type[ModelT], values: dict[str, Any]) -> ModelT:
+    """Make a message of values that are known to be valid; `values` has every field, and becomes the message's own.
 
     There are thousands of verdicts a second, and this takes less than half the time of validation.
     """
-    answer = model.__new__(model)
-    _set(answer, "__dict__", values)
-    _set(answer, "__pydantic_fields_set__", set(values))
-    _set(answer, "__pydantic_extra__", None)
-    _set(answer, "__pydantic_private__", None)
-    return answer
+    message = model.__new__(model)
+    _set(message, "__dict__", values)
+    _set(message, "__pydantic_fields_set__", set(values))
+    _set(message, "__pydantic_extra__", None)
+    _set(message, "__pydantic_private__", None)
+    return message
 
 
 _set = object.__setattr__
