@@ -57,8 +57,39 @@ class RunKeywords(TypedDict, total=False):
     criteria: int
 
 
-class AsyncRunMethods(AsyncConnection):
-    """The methods of `AsyncClient` about training runs."""
+class RecomputeKeywords(TypedDict, total=False):
+    """The rules of recomputed rewards: fields of `wire.ledger.RecomputeRequest` and of its `reward`."""
+
+    first_step: int | None
+    last_step: int | None
+    protocol: UsedProtocol | None
+    mode: RewardMode
+    kinds: Sequence[CriterionKind] | None
+    format_weight: float
+    gate_fraction: float
+    length_penalty: LengthPenalty | Mapping[str, Any] | None
+    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
+    truncation_factor: float | None
+    use: VerdictUse
+    on_failure: FailurePolicy
+    uncertain_band: tuple[float, float] | None
+    on_uncertain: UncertainPolicy
+    weights: Mapping[str, float]
+    budgets: StepBudgets | Mapping[str, float]
+
+
+class VerdictFilters(TypedDict, total=False):
+    """Which recorded verdicts of a run to read, and whether with the judged texts."""
+
+    step: int | None
+    rubric: str | None
+    criterion: str | None
+    status: VerdictStatus | None
+    texts: bool
+
+
+class AsyncLedgerMethods(AsyncConnection):
+    """The methods of `AsyncClient` about the ledger: training runs, recorded verdicts and recomputed rewards."""
 
     async def runs(self) -> AsyncGenerator[RunSummary, None]:
         """Iterate over the runs of the ledger, most recently used first, fetching a page at a time.
@@ -152,47 +183,6 @@ class AsyncRunMethods(AsyncConnection):
     def _run_name(self, run: str | None) -> str:
         return (self.run if run is None else run) or ""
 
-
-def _path(run: str, part: str = "") -> str:
-    """Return the path of a run, whose name is one segment; `.` and `..`, which have a meaning in paths, are quoted."""
-    segment = run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")
-    return f"/v1/runs/{segment}{part}"
-
-
-class RecomputeKeywords(TypedDict, total=False):
-    """The rules of recomputed rewards: fields of `wire.ledger.RecomputeRequest` and of its `reward`."""
-
-    first_step: int | None
-    last_step: int | None
-    protocol: UsedProtocol | None
-    mode: RewardMode
-    kinds: Sequence[CriterionKind] | None
-    format_weight: float
-    gate_fraction: float
-    length_penalty: LengthPenalty | Mapping[str, Any] | None
-    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
-    truncation_factor: float | None
-    use: VerdictUse
-    on_failure: FailurePolicy
-    uncertain_band: tuple[float, float] | None
-    on_uncertain: UncertainPolicy
-    weights: Mapping[str, float]
-    budgets: StepBudgets | Mapping[str, float]
-
-
-class VerdictFilters(TypedDict, total=False):
-    """Which recorded verdicts of a run to read, and whether with the judged texts."""
-
-    step: int | None
-    rubric: str | None
-    criterion: str | None
-    status: VerdictStatus | None
-    texts: bool
-
-
-class AsyncLedgerMethods(AsyncRunMethods):
-    """The methods of `AsyncClient` about the ledger."""
-
     def recompute(
         self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
     ) -> AsyncGenerator[RecomputeEvent, None]:
@@ -284,6 +274,12 @@ class AsyncLedgerMethods(AsyncRunMethods):
                 yield event
         if not done:
             raise cut_off_error(self.base_url, request_id, "send the request again")
+
+
+def _path(run: str, part: str = "") -> str:
+    """Return the path of a run, whose name is one segment; `.` and `..`, which have a meaning in paths, are quoted."""
+    segment = run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")
+    return f"/v1/runs/{segment}{part}"
 
 
 def _recomputed_problem(run: str | None, event: RecomputeEvent) -> str | None:
