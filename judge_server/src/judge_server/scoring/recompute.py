@@ -15,12 +15,11 @@ from typing import TypeVar, cast
 from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError, invalid_field
-from judge_server.judging.plan import PendingVerdict
-from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes, VerdictRules
+from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.ranking import pair_verdicts
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
-from judge_server.scoring.verdicts import verdict_of
+from judge_server.scoring.verdicts import read_votes
 from judge_server.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
@@ -346,13 +345,12 @@ def _verdicts(response: JudgedResponse, band: UncertainBand | None = None) -> li
 def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> Verdict:
     """Combine the votes on a criterion. Without a band, a verdict is uncertain if it was recorded as such."""
     first = votes[0]
-    outcomes = {bytes([place]): _outcome(vote) for place, vote in enumerate(votes)}
+    if first.failure == LEFT_OUT:
+        return Verdict(criterion=first.criterion, status="left_out")
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     if band is not None:
         rules = VerdictRules(band=band) if any(vote.probability is not None for vote in votes) else DEFAULT_RULES
-    digests = () if first.failure == LEFT_OUT else tuple(outcomes)
-    pending = PendingVerdict(first.criterion, cast(VerdictMethod, first.method), digests)
-    return verdict_of(pending, Outcomes(outcomes), rules)
+    return read_votes(first.criterion, cast(VerdictMethod, first.method), [_outcome(vote) for vote in votes], rules)
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:

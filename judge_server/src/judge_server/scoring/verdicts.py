@@ -10,6 +10,7 @@ from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
     DEFAULT_RULES,
     NO_MEMBER_COSTS,
+    CallOutcome,
     MemberCosts,
     Outcomes,
     VerdictRules,
@@ -52,26 +53,42 @@ _DECOY_MET = CallFailure(
 
 def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
     """Return a verdict whose outcomes are known."""
-    digests = pending.digests
-    if not digests:
+    if not pending.digests:
         return wire.Verdict(criterion=pending.criterion, status="left_out")
-    votes = [outcomes.by_digest[digest] for digest in digests]
-    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), pending.method)
+    return read_votes(
+        pending.criterion,
+        pending.method,
+        [outcomes.by_digest[digest] for digest in pending.digests],
+        rules,
+        step=pending.step,
+        cached=outcomes.cached.issuperset(pending.awaited),
+        turns=turns_of(pending, outcomes),
+    )
+
+
+def read_votes(
+    criterion: str,
+    method: wire.VerdictMethod,
+    votes: Sequence[CallOutcome],
+    rules: VerdictRules = DEFAULT_RULES,
+    *,
+    step: int | None = None,
+    cached: bool = False,
+    turns: tuple[wire.TurnVerdict, ...] = (),
+) -> wire.Verdict:
+    """Return the verdict on a criterion from its votes. `step` is that of a verdict that names none."""
+    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
+        failure = failure_of(outcome)
         return wire.Verdict(
-            criterion=pending.criterion,
-            status="failed",
-            failure=failure_of(outcome),
-            method=pending.method,
-            votes=scores,
-            turns=turns_of(pending, outcomes),
+            criterion=criterion, status="failed", failure=failure, method=method, votes=scores, turns=turns
         )
-    uncertain = rules.is_uncertain(outcome, pending.method)
+    uncertain = rules.is_uncertain(outcome, method)
     return construct(
         wire.Verdict,
         {
-            "criterion": pending.criterion,
+            "criterion": criterion,
             "status": "uncertain" if uncertain else "ok",
             "score": None if uncertain else outcome.score,
             "probability": outcome.probability,
@@ -79,14 +96,14 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
             "content_free_probability": outcome.content_free_probability,
             "choice_mass": outcome.choice_mass,
             "grade": outcome.grade,
-            "step": pending.step if outcome.step is None else outcome.step,
+            "step": step if outcome.step is None else outcome.step,
             "rationale": outcome.rationale,
-            "method": pending.method,
+            "method": method,
             "votes": scores,
             "failure": None,
-            "cached": outcomes.cached.issuperset(pending.awaited),
+            "cached": cached,
             "members": outcome.members if len(votes) == 1 else (),
-            "turns": turns_of(pending, outcomes),
+            "turns": turns,
         },
     )
 
