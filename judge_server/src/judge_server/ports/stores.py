@@ -18,7 +18,6 @@ from rubric_store.ledger.rows import (
     RecentFilter,
     RefusedRows,
     ResponseFilter,
-    ResponseRecord,
     RubricUse,
     RunChartQuery,
     RunCharts,
@@ -350,7 +349,7 @@ class LedgerReader(RunReader, Protocol):
     async def rubric_use(self, project_id: str, digests: Sequence[bytes], limit: int) -> RubricUse:
         """Return the latest runs that used one of some rubrics, and the verdicts in them by rubric and criterion."""
 
-    async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
+    async def responses(self, wanted: ResponseFilter) -> list[UseRecord]:
         """Return the selected responses of a run, oldest first, with all their votes."""
 
     async def set_measures(self, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:

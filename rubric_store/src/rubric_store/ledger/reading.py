@@ -16,7 +16,6 @@ from rubric_store.ledger.rows import (
     JudgedVote,
     RequestRow,
     ResponseFilter,
-    ResponseRecord,
     ResponseRow,
     RunRange,
     UseFilter,
@@ -100,7 +99,7 @@ def _votes_of(
         yield UseRow(*row[:_USE]), _verdict(tuple(row[_USE:]))
 
 
-def responses_of(connection: Connection, wanted: ResponseFilter) -> list[ResponseRecord]:
+def responses_of(connection: Connection, wanted: ResponseFilter) -> list[UseRecord]:
     """The responses of a run that match a filter, in order, with all their votes."""
     if wanted.criterion is None:
         found = connection.execute(_responses(wanted).limit(wanted.limit)).all()
@@ -109,7 +108,7 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
     records = {}
     for row in found:
         request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
-        records[response.request, response.place] = ResponseRecord(request, response, [])
+        records[response.request, response.place] = UseRecord(request, response, [])
     if records:
         # Not by pairs, which SQLite would look for in all uses of the run.
         of_requests = uses.c.request.in_({request for request, _ in records})

@@ -233,7 +233,7 @@ class JudgedRun(NamedTuple):
 
 
 class UseRecord(NamedTuple):
-    """A criterion's verdict read back for display: its request, its response and its votes."""
+    """Votes read back for display, with their request and response: those on one criterion, or on all, by slot."""
 
     request: RequestRow
     response: ResponseRow
@@ -447,14 +447,6 @@ class ResponseFilter(NamedTuple):
     outcome: VerdictOutcome | None = None
     after: tuple[bytes, int] | None = None
     limit: int = 50
-
-
-class ResponseRecord(NamedTuple):
-    """A response read back for display: its request and its votes, by slot."""
-
-    request: RequestRow
-    response: ResponseRow
-    votes: list[tuple[UseRow, VerdictRow | None]]
 
 
 class VerdictKey(NamedTuple):

@@ -44,7 +44,6 @@ from rubric_store.ledger.rows import (
     LabelledUse,
     LabelRow,
     RecentFilter,
-    ResponseRecord,
     UseRecord,
     VerdictKey,
 )
@@ -166,7 +165,7 @@ async def _item(
     texts = await labels.texts(row.project_id, digests)
     criteria = rubrics.get(row.rubric or b"", ())
     criterion = next((one for one in criteria if one.id == use.votes[0][0].criterion), None)
-    response = ShownResponse(ResponseRecord(use.request, row, use.votes), tuple(criteria), texts.get(row.response))
+    response = ShownResponse(use, tuple(criteria), texts.get(row.response))
     given = await labels.labels(LabelFilter(row.project_id, row.run, (row.request,)))
     key = key_of(use)
     state = label_state(key, [label for label in given if label.verdict == key], labeller, judge_says(use))

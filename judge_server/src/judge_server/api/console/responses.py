@@ -30,9 +30,9 @@ from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,
-    ResponseRecord,
     ResponseRow,
     UseFilter,
+    UseRecord,
     VerdictKey,
     VerdictOutcome,
 )
@@ -229,7 +229,7 @@ class ShownResponse:
         text: its text as JSON; None if the ledger keeps no texts.
     """
 
-    record: ResponseRecord
+    record: UseRecord
     criteria: tuple[Criterion, ...] | None
     text: str | None
 
@@ -316,7 +316,7 @@ def response_address(row: ResponseRow) -> str:
 
 
 async def show_records(
-    ledger: LedgerReader, records: Sequence[ResponseRecord], also: Sequence[bytes] = ()
+    ledger: LedgerReader, records: Sequence[UseRecord], also: Sequence[bytes] = ()
 ) -> tuple[list[ShownResponse], Mapping[bytes, str]]:
     """The responses with their rubrics and texts, and all texts that were read."""
     rubrics = {record.response.rubric for record in records if record.response.rubric is not None}
@@ -415,7 +415,7 @@ async def responses(console: Console, request: Request) -> Response:
         limit=_RESPONSES_A_PAGE + 1,
     )  # fmt: skip
 
-    def matches(record: ResponseRecord) -> bool:
+    def matches(record: UseRecord) -> bool:
         if wanted.criterion is None:
             return True
         verdicts = ShownResponse(record, None, None).verdicts
