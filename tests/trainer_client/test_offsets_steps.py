@@ -32,14 +32,6 @@ def heads(tokenizer, ids):
     return [index for n, part in enumerate(parts, 1) for index in [*encode(tokenizer, f"\n### Step {n}: "), *part]]
 
 
-@given(sampled())
-def test_steps_have_the_tokens_that_token_spans_finds(case):
-    tokenizer, ids = case
-    ids = heads(tokenizer, ids)
-    text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
-    assert step_tokens(tokenizer, ids) == token_spans(offsets.tolist(), split_steps(text))
-
-
 @given(sampled(), st.data())
 def test_any_split_into_steps_agrees_with_token_spans(case, data):
     tokenizer, ids = case
@@ -105,14 +97,6 @@ def test_steps_of_a_judged_text_with_a_lone_surrogate_are_unplaced():
 def test_steps_are_unplaced_where_occurrences_of_the_judged_text_overlap():
     assert placed(said_by(b"aba"), [0, 0], "aba", [(1, 0, 3)]) is None
     assert placed(said_by(b"ab"), [0, 0, 0], "abab", [(1, 0, 4)]) is None
-
-
-def test_a_response_without_steps_has_no_step_tokens():
-    assert placed(said_by(b"a"), [0], "a", [(0, 0, 1)]) == {}
-
-
-def test_a_step_in_which_no_token_starts_has_no_entry():
-    assert placed(said_by(b"abc"), [0], "abc", [(1, 0, 1), (2, 1, 3)]) == {1: (0, 1)}
 
 
 def test_overlapping_steps_are_refused():
