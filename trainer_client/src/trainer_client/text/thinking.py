@@ -213,6 +213,8 @@ def _tags_in_force(text: str, opens: PromptOpens | None) -> list[_Tag]:
     """Return the tags of the family in force, in order; empty if no family is."""
     family: OpeningTag | None = None if opens == "none" else opens
     tags: list[_Tag] = []
+    if not any(character in text for character in _FIRST_CHARACTERS):  # a hundred times as fast as the search
+        return tags
     for found in find_in_pieces(_TAG, text, _LONGEST_TAG):
         if _is_quoted(text, found):
             continue
