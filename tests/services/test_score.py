@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tests.services.command import adjudge
+from tests.services.command import adjudge, failure_of
 from tests.services.processes import Service
 from trainer_client.wire import GroupRewards
 
@@ -127,6 +127,15 @@ def test_output_writes_the_same_jsonl_to_a_file(tmp_path: Path, rubric: str) -> 
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("judge", ['{"cascade": [', '{"cascade": ["scripted://yes"]}'])
+def test_an_invalid_judge_is_refused_before_the_output_is_emptied(tmp_path: Path, rubric: str, judge: str) -> None:
+    output = tmp_path / "rewards.jsonl"
+    output.write_text("earlier")
+    refused = adjudge("score", lines(tmp_path, GROUP), "--rubric", rubric, "--judge", judge, "-o", output)
+    assert f"{judge} is not a cascade or panel: " in failure_of(refused)
+    assert output.read_text() == "earlier"
+
+
 def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, shared_service: Service) -> None:
     result, groups = score(lines(tmp_path, GROUP), "--rubric", rubric, "--url", shared_service.url)
     assert result.exit_code == 0

@@ -97,7 +97,8 @@ def _message(error: Mapping[str, Any], message: Any) -> str:
         case "extra_forbidden":
             return "unknown field; check its spelling"
         case "json_invalid":
-            return f"not JSON: {context.get('error', 'malformed')} at character {error['loc'][-1]}"
+            at = f" at character {error['loc'][-1]}" if error["loc"] else ""  # pydantic's own text says where
+            return f"not JSON: {context.get('error', 'malformed')}{at}"
         case "too_short":
             return f"needs at least {context['min_length']}, has {context['actual_length']}"
         case "too_long":

@@ -35,7 +35,7 @@ from adjudge_services.cli.output import (
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import open_judge
+    from adjudge_services.cli.judge_choice import judge_label, open_judge
     from adjudge_services.cli.scoring.score_file import (
         BadLine,
         GroupLine,
@@ -99,6 +99,8 @@ def score(
     show_table = sys.stdout.isatty() if table is None else table
     started = time.monotonic()
     rows = RowFile(file, limit, columns=parse_columns(column))
+    if service.judge is not None:
+        judge_label(service.judge)  # refuses an invalid one before the output is opened, which empties it
     request: dict[str, object] = {
         "mode": RewardOptions().mode,
         **options,
