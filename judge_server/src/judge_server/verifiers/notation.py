@@ -175,7 +175,7 @@ _TOKEN = re.compile(
 )
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
 _ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
-_DEGREES = re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|\\degrees?|°)\s*+\}|\\circ(?![A-Za-z]))")
+_DEGREES = re.compile(r"(?<!\s)\s*+\^\s*+(?:\{\s*+(?:\\circ|\\degrees?|°)\s*+\}|\\circ(?![A-Za-z]))")
 _STRUCK = re.compile(r"~~([^~]+)~~")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
