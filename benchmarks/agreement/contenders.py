@@ -12,7 +12,6 @@ from typing import Protocol
 
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
-from judge_server.cache import MemoryCache
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig
@@ -21,6 +20,7 @@ from judge_server.ports import Batch, Call, CallFailure, TokenChoice
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.verdicts import verdict_of
 from trainer_client.text.thinking import JudgedContent

@@ -8,11 +8,11 @@ from benchmarks.bare_engine.engines import Contest
 from benchmarks.bare_engine.workload import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
 from benchmarks.server import running_service
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, Reply
 from judge_server.prompts.fencing import Fence
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from trainer_client import AsyncClient

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
@@ -16,6 +15,7 @@ from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.admission import QueueRules
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response

@@ -10,9 +10,9 @@ import uvloop
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from judge_server.cache import MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import JudgeResult, VerdictCache
 from judge_server.resilient_redis import MAX_CONNECTIONS
+from judge_server.scoring.cache import MemoryCache, RedisCache, cache_from_url
 from tests.fixtures.redis_process import running_redis_process
 
 FINDINGS = [

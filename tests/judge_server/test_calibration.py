@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
@@ -26,6 +25,7 @@ from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from judge_server.scoring.verdicts import verdict_of

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
 from judge_server.errors import InvalidRequest, NotReady, Overloaded
 from judge_server.judging.calibration import relative_probability
@@ -26,6 +25,7 @@ from judge_server.judging.results import Caller, collect
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer

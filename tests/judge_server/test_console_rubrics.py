@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api.console.rubrics import compare, version_tree
-from judge_server.rubrics import diff_words
+from judge_server.scoring.rubrics import diff_words
 from tests.growth import assert_linear
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request

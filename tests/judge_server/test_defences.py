@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.attacks.corpus import DISGUISES
 from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.evaluation.attacks.corpus import DISGUISES
 from judge_server.judging.disguises import normalise
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.presentation import DECOYS, decoy_for, has_content

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import Outcomes, collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
+from judge_server.scoring.cache import MemoryCache, RedisCache
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.redis_process import RedisProcess
 from tests.judge_server.support import CRITERIA, RecordingScript, criteria, deadline_after, judge, plans

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.attacks.corpus import DISGUISES
 from judge_server.engines.scripted import always
+from judge_server.evaluation.attacks.corpus import DISGUISES
 from judge_server.judging.disguises import undisguised
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.ports import Batch, Call, Reply

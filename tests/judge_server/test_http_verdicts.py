@@ -149,7 +149,7 @@ async def test_pairs_are_planned_in_slices_and_large_ones_in_a_thread(
             advance_time()
         return plan_pair(*given)
 
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
     monkeypatch.setattr(PairPlanner, "plan", plan)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]

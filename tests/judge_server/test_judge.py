@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Outcomes, collect
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from tests.judge_server.support import (
     GatedEngine,

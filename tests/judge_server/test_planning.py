@@ -14,9 +14,9 @@ from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
-from judge_server.rubrics import ResolvedRubric
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
-from judge_server.time_sharing import LARGE_CHARACTERS
+from judge_server.scoring.rubrics import ResolvedRubric
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import (
     STEPPED,
@@ -359,7 +359,7 @@ async def test_an_oversized_request_is_refused_before_it_is_planned(
 
 
 async def test_planning_stops_at_the_deadline_or_when_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
     planned: list[str] = []
     plan_one = GroupPlanner.plan
 

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from judge_server.row_files import RowFile, parse_columns
+from judge_server.evaluation.row_files import RowFile, parse_columns
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 ROWS: list[dict[str, Any]] = [

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
 from judge_server.judging.results import Caller, Outcomes, collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scheduling.executor import RESPONSES_PER_TURN, LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import (

@@ -13,7 +13,7 @@ import pytest
 
 from judge_server.auth.keys import ANONYMOUS, identity_context
 from judge_server.errors import NotReady, TooLarge
-from judge_server.time_sharing import (
+from judge_server.scheduling.time_sharing import (
     BACKGROUND_SHARE,
     LONG_WORK_TIMEOUT_S,
     LongWorkThread,
@@ -57,7 +57,7 @@ async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests(
 
     others = [asyncio.create_task(long_work()) for _ in range(10)]
     await asyncio.sleep(0)
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 60.0)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 60.0)
     short = asyncio.create_task(TimeSlicer().yield_if_due())
     await asyncio.sleep(0)
     assert short.done()
@@ -67,9 +67,9 @@ async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests(
 
 async def test_waiting_for_something_else_is_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     at = 0.0
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 1.0)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 1.0)
     monkeypatch.setattr(
-        "judge_server.time_sharing.time", SimpleNamespace(perf_counter=lambda: at, monotonic=lambda: at)
+        "judge_server.scheduling.time_sharing.time", SimpleNamespace(perf_counter=lambda: at, monotonic=lambda: at)
     )
     slicer = TimeSlicer()
     at = 5.0
@@ -200,7 +200,7 @@ async def test_an_error_in_the_thread_reaches_only_its_caller() -> None:
 
 
 async def test_long_work_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
     slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1)
     with pytest.raises(NotReady, match="deadline passed before it was planned"):
         await slicer.yield_if_due()
@@ -217,7 +217,7 @@ def computed_and_slept(
         slept += seconds
 
     clock = SimpleNamespace(thread_time=lambda: computed, sleep=sleep)
-    monkeypatch.setattr("judge_server.time_sharing.time", clock)
+    monkeypatch.setattr("judge_server.scheduling.time_sharing.time", clock)
 
     def work() -> None:
         nonlocal computed

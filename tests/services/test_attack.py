@@ -11,9 +11,9 @@ from typer.testing import Result
 
 from adjudge_services import judges
 from adjudge_services.settings import Settings
-from judge_server.attacks.corpus import read_corpus, read_tasks
-from judge_server.attacks.report import chosen_attacks, plan_attacks
 from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.evaluation.attacks.corpus import read_corpus, read_tasks
+from judge_server.evaluation.attacks.report import chosen_attacks, plan_attacks
 from judge_server.judging.presentation import DECOYS, has_content
 from judge_server.ports import Batch, Call, Reply
 from tests.services.command import adjudge

@@ -21,7 +21,7 @@ from judge_server.api import operations
 from judge_server.engines.llamacpp import process
 from judge_server.engines.openai import http
 from judge_server.ledger import recorder
-from judge_server.monitoring import gold
+from judge_server.ledger.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
 from judge_server.pools import PoolRules

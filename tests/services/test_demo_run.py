@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
-from judge_server.monitoring.monitors import monitor_run
+from judge_server.ledger.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery
 from tests.services.command import adjudge

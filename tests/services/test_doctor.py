@@ -12,7 +12,7 @@ import redis
 from adjudge_services.cli.operating import doctor
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import NewChunk, NewOperation
 from tests.fixtures.ports import unused_port

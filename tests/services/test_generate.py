@@ -21,7 +21,7 @@ from adjudge_services.cli.rubrics import generate as generate_run
 from adjudge_services.settings import Settings
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.judge_server.generation.toy import ToyGenerator, good, lines, questions, read_lines
 from tests.services.command import adjudge, failure_of

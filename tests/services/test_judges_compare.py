@@ -9,7 +9,7 @@ import pytest
 from adjudge_services.cli.judge_choice import open_client
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.services.command import adjudge, failure_of

@@ -9,7 +9,7 @@ from click.testing import Result
 
 from adjudge_services.cli.measuring.measure_file import FileMeasuring
 from adjudge_services.cli.scoring.score_file import MeasuredLine, read_measured
-from judge_server.measuring.trajectories import LoopLimits
+from judge_server.evaluation.measuring.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
 from tests.services.command import adjudge
 from trainer_client import AdjudgeError

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from adjudge_services.cli.measuring.measure_ledger import RecordedResponse, problems_of
-from judge_server.measuring.trajectories import LoopLimits
+from judge_server.evaluation.measuring.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from tests.fixtures.embeddings import embedding_server

@@ -10,7 +10,7 @@ import pytest
 from adjudge_services.settings import Settings
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger.rows import LedgerRows, MonitoredRun, RequestRow, ResponseRow, SignalRow
-from tests.judge_server.monitoring.histories import history, ramp
+from tests.judge_server.ledger.monitoring.histories import history, ramp
 from tests.services.test_ledger import command
 
 AT = datetime(2026, 5, 1, tzinfo=UTC)

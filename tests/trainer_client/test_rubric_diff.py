@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.rubrics import diff_versions
+from judge_server.scoring.rubrics import diff_versions
 from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import Criterion, RubricContent, RubricDiff, RubricVersion

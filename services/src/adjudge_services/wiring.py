@@ -36,11 +36,10 @@ from judge_server.api import Service, create_app
 from judge_server.api.auth import is_loopback
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.keys import LocalRateLimiter, ProjectFence, RedisRateLimiter, key_digest, parse_key_id
-from judge_server.cache import redis_url_of
 from judge_server.errors import EngineStartError
 from judge_server.ledger import Recorder
-from judge_server.monitoring.gold import GoldSampler
-from judge_server.monitoring.metrics import MonitorMetrics
+from judge_server.ledger.monitoring.gold import GoldSampler
+from judge_server.ledger.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.observability.tracing import TracingTransport
 from judge_server.operations.handlers import (
@@ -59,10 +58,11 @@ from judge_server.operations.service import Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import OperationKind, RateLimiter
 from judge_server.prompts.fencing import Fence
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scheduling.time_sharing import rest_if_due, run_in_thread
+from judge_server.scoring.cache import redis_url_of
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
-from judge_server.time_sharing import rest_if_due, run_in_thread
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore
 from rubric_store.lint import lint
 from rubric_store.tenants.rows import DEFAULT_PROJECT

@@ -11,10 +11,10 @@ import httpx2
 from judge_server.api import Service, create_app
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.keys import NewKey, ProjectFence, make_key
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger, TenantStore
 from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from judge_server.evaluation.report import Measured
-from judge_server.fitting.cascades import (
+from judge_server.evaluation.fitting.cascades import (
     FittedPanel,
     JudgementCost,
     PanelItem,
@@ -23,6 +22,7 @@ from judge_server.fitting.cascades import (
     fit_dawid_skene,
     measure_panel,
 )
+from judge_server.evaluation.report import Measured
 from judge_server.judging.combining import Band, DawidSkene
 
 FREE = JudgementCost(1.0, 100.0, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from judge_server.engines.openai.http import EndpointError
-from judge_server.measuring.embeddings import EmbeddingEndpoint, semantic_distances
+from judge_server.evaluation.measuring.embeddings import EmbeddingEndpoint, semantic_distances
 from judge_server.models import fetch
 from tests.fixtures.embeddings import embedding_server
 

@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from judge_server.evaluation.report import Measured
-from judge_server.fitting.calibrations import (
+from judge_server.evaluation.fitting.calibrations import (
     FEWEST_LABELS,
     LABELS_FOR,
     LABELS_OF_A_PART,
@@ -22,6 +21,7 @@ from judge_server.fitting.calibrations import (
     fit_calibration,
     fit_map,
 )
+from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import ProbabilityMap, criterion_key
 
 

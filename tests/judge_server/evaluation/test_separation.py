@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.measuring.separation import CriterionSeparation, LabelledPrompt, Separation, separation
+from judge_server.evaluation.measuring.separation import CriterionSeparation, LabelledPrompt, Separation, separation
 from trainer_client.wire import Criterion, Failure, ResponseReward, Verdict
 
 CRITERIA = (Criterion(id="a", description="Is right."), Criterion(id="p", description="Guesses.", weight=-1))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.measuring.trajectories import (
+from judge_server.evaluation.measuring.trajectories import (
     MeasureEstimate,
     ProblemResponses,
     Trajectory,

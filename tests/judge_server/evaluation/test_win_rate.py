@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.measuring.trajectories import win_rates
+from judge_server.evaluation.measuring.trajectories import win_rates
 from trainer_client.wire import Comparison
 
 _WIN = {"a": 1.0, "tie": 0.5, "b": 0.0}

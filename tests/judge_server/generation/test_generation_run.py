@@ -14,7 +14,7 @@ from judge_server.generation.results import FolderInUse, RunFolder, read_failure
 from judge_server.generation.writer import Writer
 from judge_server.operations.runner import MAX_CONSECUTIVE_FAILURES
 from judge_server.ports import CallFailure, OperationProgress
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.generation.running import ToyRuns, kinds, write

@@ -15,7 +15,7 @@ from judge_server.generation.writer import Writer
 from judge_server.operations.handlers import ValidateHandler
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk
 from rubric_store.rubrics.rows import RubricValidation

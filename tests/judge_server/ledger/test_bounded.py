@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.cache import MemoryCache
 from judge_server.ledger import Recorder
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.scorer import Scorer
 from rubric_store.ledger.rows import LedgerRows
 from tests.judge_server.support import criteria, judge

@@ -13,7 +13,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from judge_server.api import Service, create_app
-from judge_server.cache import RedisCache
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder, recorder
@@ -21,6 +20,7 @@ from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import create_judge_app
+from judge_server.scoring.cache import RedisCache
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import LedgerRows

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.questions import JudgingConfig
@@ -22,6 +21,7 @@ from judge_server.remote.executor import (
     identity_digest,
 )
 from judge_server.remote.messages import PROTOCOL_VERSION, ShardRequest
+from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import TOKEN, api_of, judges
 from tests.judge_server.support import (

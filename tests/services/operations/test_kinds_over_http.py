@@ -16,7 +16,7 @@ from judge_server.generation.writer import Writer
 from judge_server.operations.handlers import GenerateHandler
 from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.ports import Batch, Call, Reply
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from rubric_store.operations.rows import ChunkRef, LeasedChunk
 from tests.judge_server.generation.toy import ToyGenerator, ToyRow, good, questions

@@ -15,7 +15,7 @@ from judge_server.ledger import Recorder
 from judge_server.operations.handlers.base import OperationHandler, RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.ports.operations import WILL_RETRY_HEADER
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
 from tests.services import test_idempotency

@@ -22,7 +22,7 @@ from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_conte
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import Forbidden, ServiceError
 from judge_server.observability.logs import bind_log_context
-from judge_server.time_sharing import next_slice
+from judge_server.scheduling.time_sharing import next_slice
 from trainer_client.wire.tenants import Scope as KeyScope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})

@@ -16,11 +16,11 @@ from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unk
 from judge_server.api.service import Service, service_of
 from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.labelling import labelled_groups
+from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
-from judge_server.monitoring.monitors import monitor_run
 from judge_server.ports.stores import LedgerState
-from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
+from judge_server.scoring.rubrics import find_rubric
 from rubric_store.ledger.rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import VerdictStatus, parse_reference
 from trainer_client.wire.ledger import (

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server import rubrics as changes
 from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import After, Limit, StrictRoute, refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.errors import PreconditionRequired, invalid_field
-from judge_server.rubrics import find_rubric
-from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
+from judge_server.scoring import rubrics as changes
+from judge_server.scoring.rubrics import find_rubric
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.wire import (
     AliasMove,

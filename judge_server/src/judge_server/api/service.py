@@ -11,8 +11,8 @@ from fastapi import Request
 from judge_server.auth import Authenticator
 from judge_server.errors import NotReady, invalid_field
 from judge_server.ledger import Recorder
-from judge_server.monitoring.gold import GoldSampler
-from judge_server.monitoring.metrics import MonitorMetrics
+from judge_server.ledger.monitoring.gold import GoldSampler
+from judge_server.ledger.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
 from judge_server.ports import (

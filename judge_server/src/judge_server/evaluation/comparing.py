@@ -23,9 +23,9 @@ from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledRes
 from judge_server.evaluation.labelling import digests_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ports import LedgerReader
+from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
-from judge_server.time_sharing import run_in_thread
 from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts

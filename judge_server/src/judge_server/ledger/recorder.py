@@ -33,8 +33,8 @@ from judge_server.observability.logs import describe_error
 from judge_server.observability.tracing import span
 from judge_server.ports import CallFailure, Ledger
 from judge_server.ports.stores import LedgerState
+from judge_server.scheduling.time_sharing import throttle_thread
 from judge_server.scoring.planner import JudgedRequest, RecordSink
-from judge_server.time_sharing import throttle_thread
 from rubric_store.ledger.rows import LedgerRows, RefusedRows
 
 log = logging.getLogger("adjudge")

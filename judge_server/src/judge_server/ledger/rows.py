@@ -20,12 +20,12 @@ from typing import Any
 from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes
-from judge_server.monitoring.signals import signals_of
+from judge_server.ledger.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
-from judge_server.rubrics import ResolvedRubric
+from judge_server.scheduling.time_sharing import rest_if_due
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
+from judge_server.scoring.rubrics import ResolvedRubric
 from judge_server.scoring.verdicts import member_usage, verdict_of
-from judge_server.time_sharing import rest_if_due
 from rubric_store.ledger.rows import (
     LEFT_OUT,
     UNCERTAIN,

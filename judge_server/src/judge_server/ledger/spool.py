@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json, to_json
 
 from judge_server.observability.logs import describe_error
-from judge_server.time_sharing import in_chunks
+from judge_server.scheduling.time_sharing import in_chunks
 from rubric_store.ledger.rows import (
     LedgerRows,
     RefusedRows,

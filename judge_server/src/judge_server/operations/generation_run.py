@@ -29,7 +29,7 @@ from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
 from judge_server.ports import Operation, OperationProgress, OperationStore, RubricSource
 from judge_server.ports.operations import MAX_PAGE_RESULTS
-from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import NewChunk, NewOperation
 from trainer_client.wire import RubricVersion
 from trainer_client.wire.problems import field_errors

@@ -1,6 +1,6 @@
 """Ports: what judging needs from outside, each a small Protocol, and the plain values that cross.
 
-Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, and the stores in
+Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.scoring.cache`, and the stores in
 `rubric_store`, of which this package imports only the values that cross, in the modules `rows`. `adjudge_services`
 connects them.
 """

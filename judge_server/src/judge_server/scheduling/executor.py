@@ -27,7 +27,7 @@ from judge_server.ports import Batch, Engine, EngineIdentity
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, CallTask, SingleFlight, Subscriber
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.time_sharing import next_slice
+from judge_server.scheduling.time_sharing import next_slice
 
 
 class PendingJudgement(Protocol):

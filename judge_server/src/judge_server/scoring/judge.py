@@ -45,7 +45,7 @@ from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.time_sharing import TimeSlicer, next_slice
+from judge_server.scheduling.time_sharing import TimeSlicer, next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
 from trainer_client.wire import JudgingOptions, UsedProtocol
 

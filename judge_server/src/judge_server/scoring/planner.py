@@ -34,10 +34,10 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Call, JsonOutput, TextOutput
-from judge_server.rubrics import ResolvedRubric
 from judge_server.scheduling.executor import ExecutorStatus
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.scoring.combined import AnyJudge
-from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from judge_server.scoring.rubrics import ResolvedRubric
 from judge_server.verifiers import missing_field, stated_answer
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.dropout import CriteriaSample, draw_sample

@@ -18,7 +18,7 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Outcomes
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, JudgeResult
-from judge_server.rubrics import ResolvedRubric
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
@@ -28,7 +28,7 @@ from judge_server.scoring.planner import (
     PlannedResponse,
     read_context,
 )
-from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from judge_server.scoring.rubrics import ResolvedRubric
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client import wire
 from trainer_client.ranking import PairVerdict, compared_with, comparison_id

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError, invalid_field
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
+from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
 from judge_server.scoring.verdicts import read_votes
-from judge_server.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank

@@ -25,7 +25,7 @@ from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Caller, Outcomes, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
-from judge_server.rubrics import resolve_rubrics
+from judge_server.scheduling.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     AskedGroups,
@@ -38,6 +38,7 @@ from judge_server.scoring.planner import (
     plan_groups,
 )
 from judge_server.scoring.ranking import compared, pair_verdicts, plan_tournaments
+from judge_server.scoring.rubrics import resolve_rubrics
 from judge_server.scoring.verdicts import (
     decoy_failures,
     failure_of,
@@ -48,7 +49,6 @@ from judge_server.scoring.verdicts import (
     usage_of,
     verdict_of,
 )
-from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise

@@ -17,9 +17,9 @@ from judge_server.judging.results import (
 )
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.prompts import points
-from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import PlannedGroup
+from judge_server.scoring.rubrics import ResolvedRubric
 from trainer_client import wire
 from trainer_client.wire.base import construct
 from trainer_client.wire.judging import DecoyPolicy

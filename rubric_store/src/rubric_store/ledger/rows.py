@@ -130,7 +130,7 @@ class SignalRow(NamedTuple):
     """Sums over pairs (x, y) of one request, which monitors read; `signal` and `name` say what x and y are.
 
     `within_xx`, `within_yy` and `within_xy` are sums of products of deviations from the mean of each pair's group, with
-    `within` degrees of freedom (pairs minus groups). `judge_server.monitoring.signals` defines the signals.
+    `within` degrees of freedom (pairs minus groups). `judge_server.ledger.monitoring.signals` defines the signals.
     """
 
     project_id: str

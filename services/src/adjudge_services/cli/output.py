@@ -120,7 +120,7 @@ def describe_error(error: Exception) -> str | None:
         return str(error)
     if type(error) is LookupError:
         return str(error.args[0])
-    from judge_server.fitting.calibrations import MissingExtraError  # with numpy, which takes long to import
+    from judge_server.evaluation.fitting.calibrations import MissingExtraError  # with numpy, which takes long to import
     from judge_server.generation.results import MatplotlibMissing
     from judge_server.ledger.spool import QuarantineFull
     from judge_server.models import ModelError

@@ -1,7 +1,7 @@
 """Rubrics and their versions: references, publication, lineage, differences, validity and retirement.
 
 A version is immutable. Aliases, tags and retirement can change without a new version. A difference between two
-versions matches their criteria by id; `judge_server.rubrics` computes and applies differences.
+versions matches their criteria by id; `judge_server.scoring.rubrics` computes and applies differences.
 """
 
 import re

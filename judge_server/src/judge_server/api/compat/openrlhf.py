@@ -16,7 +16,7 @@ from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
 from judge_server.errors import invalid_field
-from judge_server.time_sharing import TimeSlicer
+from judge_server.scheduling.time_sharing import TimeSlicer
 from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
 router = APIRouter(

@@ -16,8 +16,8 @@ from judge_server.bodies import refuse_many_values
 from judge_server.errors import JudgingFailed, ServiceError, invalid_request
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
 from judge_server.observability.logs import bind_log_context
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
 from judge_server.scoring.planner import JudgedRequest
-from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
 from trainer_client.wire import (
     COMPARES_RESPONSES,
     Group,

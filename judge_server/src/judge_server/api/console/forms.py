@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from judge_server.api.http.responses import ClientDisconnected
 from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
-from judge_server.time_sharing import run_in_thread, run_inline_or_in_thread
+from judge_server.scheduling.time_sharing import run_in_thread, run_inline_or_in_thread
 from trainer_client.text.pieces import PIECE
 
 MAX_FORM_BYTES = 4 * 2**20

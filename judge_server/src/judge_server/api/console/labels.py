@@ -35,10 +35,10 @@ from judge_server.evaluation.labelling import (
     labelled_groups,
     rank,
 )
+from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, encode_cursor, recorded_verdict, storable_text
-from judge_server.monitoring.monitors import monitor_run
 from judge_server.ports import LabelStore
-from judge_server.time_sharing import run_in_thread
+from judge_server.scheduling.time_sharing import run_in_thread
 from rubric_store.ledger.rows import (
     LabelFilter,
     LabelledUse,

@@ -12,7 +12,7 @@ from judge_server.api.console.charts import Plot, reliability
 from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
 from judge_server.errors import InvalidRequest, NotFound
-from judge_server.measuring.separation import CriterionSeparation
+from judge_server.evaluation.measuring.separation import CriterionSeparation
 from trainer_client.wire import parse_reference
 from trainer_client.wire.operations import Operation
 

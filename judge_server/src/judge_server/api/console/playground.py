@@ -26,9 +26,9 @@ from judge_server.api.http.requests import refuse_unusable_patterns
 from judge_server.errors import ServiceError, invalid_field, invalid_request
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricTexts
-from judge_server.rubrics import find_rubric
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
-from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.rewards import ResponseFacts
 from trainer_client.steps import WHOLE_RESPONSE, has_format
 from trainer_client.text.thinking import judged_content, opened_by

@@ -7,7 +7,6 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server import rubrics as changes
 from judge_server.api.auth import project_of
 from judge_server.api.console.forms import Form, UploadedFile, int_parameter, text_parameter
 from judge_server.api.console.rendering import Console, PageRouter, address
@@ -16,8 +15,9 @@ from judge_server.api.http.requests import refuse_unusable_criteria
 from judge_server.errors import InvalidRequest, TooLarge
 from judge_server.ports import LintFinding, NamedRubric, RubricFile
 from judge_server.ports.stores import RubricDocument
-from judge_server.rubrics import find_rubric
-from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring import rubrics as changes
+from judge_server.scoring.rubrics import find_rubric
 from trainer_client.wire import RubricContent, RubricVersion, parse_reference
 from trainer_client.wire.rubrics import Reason
 

@@ -16,8 +16,8 @@ from judge_server.api.console.responses import read_criteria
 from judge_server.api.console.runs import HEAT_LEVELS
 from judge_server.errors import NotFound
 from judge_server.ledger.rows import digest_bytes
-from judge_server.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
-from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
 from rubric_store.ledger.rows import RubricRate, RubricUse
 from trainer_client.wire import (
     DEFAULT_JUDGE,

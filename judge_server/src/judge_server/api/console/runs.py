@@ -30,9 +30,9 @@ from judge_server.api.console.charts import (
 from judge_server.api.console.forms import int_parameter, run_parameter, step_parameters, text_parameter
 from judge_server.api.console.rendering import Console, PageRouter, Row, Table, Value, address, csv_response
 from judge_server.errors import InvalidRequest, NotFound
+from judge_server.ledger.monitoring.metrics import FINDINGS_TIMEOUT_S
+from judge_server.ledger.monitoring.monitors import monitor_run, monitor_runs
 from judge_server.ledger.rows import storable_text
-from judge_server.monitoring.metrics import FINDINGS_TIMEOUT_S
-from judge_server.monitoring.monitors import monitor_run, monitor_runs
 from rubric_store.ledger.rows import CriterionBucket, RewardBin, RunChartQuery, RunCharts, RunReportQuery, StepBucket
 from trainer_client.wire.ledger import CriterionFigures, RunReport
 from trainer_client.wire.monitors import MonitorFinding

@@ -24,7 +24,7 @@ from judge_server.bodies import (
     validated,
 )
 from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_field
-from judge_server.time_sharing import run_in_thread
+from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.verifiers import Checker
 from judge_server.verifiers.checker import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool

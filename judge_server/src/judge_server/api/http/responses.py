@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import Receive, Scope, Send
 
-from judge_server.time_sharing import TimeSlicer
+from judge_server.scheduling.time_sharing import TimeSlicer
 
 log = logging.getLogger("adjudge")
 

@@ -33,7 +33,7 @@ from judge_server.operations.handlers.base import (
 )
 from judge_server.ports import Engine, EngineIdentity, RubricSource, RubricValidations
 from judge_server.prompts import InvalidTemplate
-from judge_server.rubrics import find_rubric
+from judge_server.scoring.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from rubric_store.rubrics.rows import CriterionValidity
 from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion

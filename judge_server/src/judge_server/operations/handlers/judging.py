@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
+from judge_server.evaluation.measuring.separation import LabelledPrompt, separation_summary
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
-from judge_server.measuring.separation import LabelledPrompt, separation_summary
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.worker_tokens import TOKEN_LIFETIME_S
 from judge_server.ports import OperationStore, RubricSource
 from judge_server.ports.operations import MAX_PAGE_RESULTS, WILL_RETRY_HEADER
-from judge_server.rubrics import find_rubric
+from judge_server.scoring.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client import AsyncClient
 from trainer_client.client.calls import GroupsAnswerT, judging_request

@@ -27,8 +27,8 @@ if not OPTIONS_ONLY:
         write_report,
     )
     from adjudge_services.cli.scoring.score_file import read_rubric_argument
-    from judge_server.attacks.corpus import read_corpus, read_tasks
-    from judge_server.attacks.report import AttackReport, measure_attacks, plan_attacks, under_rubric
+    from judge_server.evaluation.attacks.corpus import read_corpus, read_tasks
+    from judge_server.evaluation.attacks.report import AttackReport, measure_attacks, plan_attacks, under_rubric
     from judge_server.evaluation.bakeoff import Contender
     from judge_server.evaluation.html import format_estimate
     from judge_server.evaluation.labelled import LabelledResponse

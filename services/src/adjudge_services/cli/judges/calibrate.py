@@ -48,14 +48,8 @@ if not OPTIONS_ONLY:
     from adjudge_services.store import command_line_user, prepare_store, use_store
     from adjudge_services.wiring import build_app
     from judge_server.api.service import Service
-    from judge_server.evaluation.html import HEADINGS, cascade_html, format_estimate
-    from judge_server.evaluation.judging import Judgement
-    from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
-    from judge_server.evaluation.metrics import CascadePoint, Estimate, none_if_nan
-    from judge_server.evaluation.metrics import as_json as figures_as_json
-    from judge_server.evaluation.report import measured_verdicts
-    from judge_server.fitting.calibrations import before_and_after, calibrated_error, fit_calibration
-    from judge_server.fitting.cascades import (
+    from judge_server.evaluation.fitting.calibrations import before_and_after, calibrated_error, fit_calibration
+    from judge_server.evaluation.fitting.cascades import (
         TooFewVerdictsError,
         cascade_curve,
         digest_of_verdicts,
@@ -66,6 +60,12 @@ if not OPTIONS_ONLY:
         pair_verdicts,
         panel_items,
     )
+    from judge_server.evaluation.html import HEADINGS, cascade_html, format_estimate
+    from judge_server.evaluation.judging import Judgement
+    from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
+    from judge_server.evaluation.metrics import CascadePoint, Estimate, none_if_nan
+    from judge_server.evaluation.metrics import as_json as figures_as_json
+    from judge_server.evaluation.report import measured_verdicts
     from judge_server.judging.calibration import StoredCalibration
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge

@@ -42,8 +42,8 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.metrics import Estimate, Figure
     from judge_server.evaluation.report import FEW_ROWS, Evaluation, Slice
     from judge_server.evaluation.report import evaluate as measure
-    from judge_server.row_files import parse_columns
-    from judge_server.rubrics import PROJECT_ID
+    from judge_server.evaluation.row_files import parse_columns
+    from judge_server.scoring.rubrics import PROJECT_ID
     from rubric_store import SQLLedger
     from rubric_store.ledger.rows import LabelFilter
     from trainer_client import AdjudgeError, AsyncClient

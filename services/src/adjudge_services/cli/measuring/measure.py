@@ -22,7 +22,7 @@ from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, input_argument
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
-from judge_server.measuring.trajectories import LoopLimits
+from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import RewardOptions, RewardRequest
 
@@ -45,9 +45,8 @@ if not OPTIONS_ONLY:
         split_lines,
     )
     from adjudge_services.settings import Settings
-    from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
-    from judge_server.measuring.embeddings import EmbeddingEndpoint
-    from judge_server.measuring.trajectories import (
+    from judge_server.evaluation.measuring.embeddings import EmbeddingEndpoint
+    from judge_server.evaluation.measuring.trajectories import (
         MeasureEstimate,
         ProblemResponses,
         count_alignment,
@@ -55,7 +54,8 @@ if not OPTIONS_ONLY:
         measure_values,
         win_rates,
     )
-    from judge_server.row_files import RowFile
+    from judge_server.evaluation.row_files import RowFile
+    from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
 
 _LIMITS = LoopLimits()
 _OF_RUN = "A recorded run"

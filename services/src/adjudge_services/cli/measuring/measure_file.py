@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from adjudge_services.cli.measuring.measure_ledger import RecordedResponse
 from adjudge_services.cli.scoring.score_file import GroupLine, MeasuredLine, score_groups
-from judge_server.measuring.embeddings import EmbeddingEndpoint, semantic_distances
-from judge_server.measuring.trajectories import (
+from judge_server.evaluation.measuring.embeddings import EmbeddingEndpoint, semantic_distances
+from judge_server.evaluation.measuring.trajectories import (
     STEP_CRITERION,
     LoopLimits,
     ProblemResponses,

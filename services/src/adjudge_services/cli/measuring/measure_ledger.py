@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from adjudge_services.store import open_store
+from judge_server.evaluation.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from judge_server.judging.plan import OUTCOME
 from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
-from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from trainer_client import AsyncClient

@@ -33,7 +33,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import open_store
     from judge_server.evaluation.corrected_rates import ErrorSource
-    from judge_server.monitoring.monitors import monitor_run
+    from judge_server.ledger.monitoring.monitors import monitor_run
     from rubric_store import SQLLedger
     from rubric_store.ledger.rows import RunRange, RunReportQuery
     from trainer_client import AsyncClient

@@ -31,7 +31,6 @@ if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import open_store, prepare_store
     from adjudge_services.wiring import check_queue, has_usable_key, keys_required
-    from judge_server.cache import cache_from_url
     from judge_server.engines.openai.engine import OpenAIEngine
     from judge_server.engines.openai.http import EndpointError
     from judge_server.engines.openai.probe import Endpoint
@@ -41,6 +40,7 @@ if not OPTIONS_ONLY:
     from judge_server.operations.queues import QUEUE
     from judge_server.ports import Batch, Call, CallFailure, Engine, EngineIdentity, JudgeResult, TokenChoice
     from judge_server.remote.executor import JudgeClient, JudgeUnavailable, identity_digest
+    from judge_server.scoring.cache import cache_from_url
     from rubric_store import RubricStore, SQLOperations
 
 THINK_TOKENS = 1024

@@ -34,7 +34,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import open_store
     from adjudge_services.wiring import build_fence
-    from judge_server.capacity import (
+    from judge_server.evaluation.capacity import (
         Demand,
         Estimate,
         PrefixCache,
@@ -47,10 +47,10 @@ if not OPTIONS_ONLY:
         plan_sample,
         published_rates,
     )
+    from judge_server.evaluation.row_files import RowFile
     from judge_server.judging.plan import ResponsePlan
     from judge_server.judging.results import collect
     from judge_server.ports import Engine
-    from judge_server.row_files import RowFile
     from judge_server.scheduling.executor import LocalExecutor
     from judge_server.scoring.judge import Judge
     from rubric_store import RubricStore

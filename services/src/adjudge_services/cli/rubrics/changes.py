@@ -15,8 +15,8 @@ from adjudge_services.cli.output import exit_with_error, file_name, out, warn
 
 if not OPTIONS_ONLY:
     from adjudge_services.cli.rubrics.files import with_store
-    from judge_server import rubrics as changes
-    from judge_server.rubrics import PROJECT_ID, find_rubric
+    from judge_server.scoring import rubrics as changes
+    from judge_server.scoring.rubrics import PROJECT_ID, find_rubric
     from rubric_store import FormatError, RubricStore
     from rubric_store.formats import fold_problems, read_document
     from trainer_client.wire import Lineage, RubricTags, RubricVersion

@@ -30,7 +30,7 @@ if not OPTIONS_ONLY:
         split_lines,
     )
     from adjudge_services.settings import Settings
-    from judge_server.measuring.separation import (
+    from judge_server.evaluation.measuring.separation import (
         CriterionSeparation,
         LabelledPrompt,
         Separation,

@@ -30,7 +30,7 @@ if not OPTIONS_ONLY:
 
     from adjudge_services.store import command_line_user, use_store
     from judge_server.generation.validity import published_warnings
-    from judge_server.rubrics import PROJECT_ID, find_rubric
+    from judge_server.scoring.rubrics import PROJECT_ID, find_rubric
     from rubric_store import FormatError, RubricStore
     from rubric_store.formats import (
         FILE_EXTENSIONS,

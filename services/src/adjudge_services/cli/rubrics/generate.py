@@ -56,7 +56,7 @@ if not OPTIONS_ONLY:
     from judge_server.operations.service import Operations
     from judge_server.ports import Engine, Operation
     from judge_server.ports.operations import MAX_PAGE_RESULTS
-    from judge_server.rubrics import PROJECT_ID, find_rubric
+    from judge_server.scoring.rubrics import PROJECT_ID, find_rubric
     from rubric_store import RubricStore
     from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
     from trainer_client.wire import RubricVersion

@@ -22,8 +22,8 @@ if not OPTIONS_ONLY:
     from adjudge_services.cli.rubrics.files import summaries, with_store
     from adjudge_services.cli.rubrics.generate import validity_line
     from judge_server.generation.validity import published_validity, published_warnings
-    from judge_server.rubrics import PROJECT_ID, diff_words, difference, find_rubric
-    from judge_server.rubrics import history as history_of
+    from judge_server.scoring.rubrics import PROJECT_ID, diff_words, difference, find_rubric
+    from judge_server.scoring.rubrics import history as history_of
     from rubric_store import RubricStore
     from rubric_store.rubrics.rows import RubricValidation
     from trainer_client.wire import Criterion, Lineage, RubricDiff, RubricHistory, RubricSummary, RubricVersion

@@ -30,8 +30,8 @@ if not OPTIONS_ONLY:
     from judge_server.api import Service, create_app
     from judge_server.engines.scripted import ScriptedEngine
     from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
-    from judge_server.rubrics import PROJECT_ID
     from judge_server.scheduling.executor import LocalExecutor
+    from judge_server.scoring.rubrics import PROJECT_ID
     from rubric_store import RubricStore, SQLLedger
     from rubric_store.ledger.rows import RunReportQuery
     from trainer_client import AsyncClient

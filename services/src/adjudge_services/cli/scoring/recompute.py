@@ -22,8 +22,8 @@ if not OPTIONS_ONLY:
     from pydantic import TypeAdapter
 
     from adjudge_services.store import open_store
-    from judge_server.rubrics import PROJECT_ID
     from judge_server.scoring.recompute import recompute as recomputed
+    from judge_server.scoring.rubrics import PROJECT_ID
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
     from trainer_client.wire.ledger import (

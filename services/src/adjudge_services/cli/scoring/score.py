@@ -47,7 +47,7 @@ if not OPTIONS_ONLY:
         stream_groups,
     )
     from adjudge_services.settings import Settings
-    from judge_server.row_files import RowFile, parse_columns
+    from judge_server.evaluation.row_files import RowFile, parse_columns
     from trainer_client.steps import NO_STEP
     from trainer_client.wire import NEEDS_NO_RUBRIC, GroupRewards, ResponseReward, Usage, Verdict
 

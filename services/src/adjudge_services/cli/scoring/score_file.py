@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from adjudge_services.cli.output import warn
-from judge_server.row_files import RowFile
+from judge_server.evaluation.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient

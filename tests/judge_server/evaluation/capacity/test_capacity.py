@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.capacity import (
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.errors import InvalidRequest
+from judge_server.evaluation.capacity import (
     MOST_BUSY,
     PUBLISHED,
     Demand,
@@ -17,8 +19,6 @@ from judge_server.capacity import (
     plan_sample,
     published_rates,
 )
-from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.errors import InvalidRequest
 from judge_server.ports import Batch, Call, CallFailure
 from tests.judge_server import support
 from tests.judge_server.support import request

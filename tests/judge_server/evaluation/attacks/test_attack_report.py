@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from judge_server.attacks.corpus import read_corpus, read_tasks
-from judge_server.attacks.report import (
+from judge_server.evaluation.attacks.corpus import read_corpus, read_tasks
+from judge_server.evaluation.attacks.report import (
     ALL,
     HIDDEN,
     VISIBLE,

@@ -31,11 +31,11 @@ import numpy as np
 from judge_server.errors import InvalidRequest
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Batch, Call, CallFailure, Engine, RubricSource, TokenChoice
-from judge_server.rubrics import PROJECT_ID, ResolvedRubric, resolve_rubrics
+from judge_server.scheduling.time_sharing import TimeSlicer
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.planner import AskedGroups, plan_groups
 from judge_server.scoring.ranking import plan_tournaments
-from judge_server.time_sharing import TimeSlicer
+from judge_server.scoring.rubrics import PROJECT_ID, ResolvedRubric, resolve_rubrics
 from trainer_client.rewards import check_rubric
 from trainer_client.wire import RewardRequest
 

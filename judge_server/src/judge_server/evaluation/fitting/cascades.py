@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size
+from judge_server.evaluation.fitting.calibrations import import_extra
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured, common_verdicts
-from judge_server.fitting.calibrations import import_extra
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
 from judge_server.judging.combining import Band, DawidSkene, WeightedMean
 from judge_server.ports import JudgeResult

@@ -27,7 +27,7 @@ from judge_server.errors import (
 )
 from judge_server.observability.tracing import traced
 from judge_server.ports import RubricSource
-from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from rubric_store.rubrics.rows import criteria_characters
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (

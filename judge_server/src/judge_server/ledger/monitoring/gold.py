@@ -1,7 +1,7 @@
 """The gold judge: a second judge that sees a share of a run's responses, after their rewards were answered.
 
 It never delays a request and never changes a reward. Its verdicts are recorded under the run's name with `/gold`, and
-compared with the first judge's by `judge_server.monitoring.monitors`. If too much waits, samples are dropped and
+compared with the first judge's by `judge_server.ledger.monitoring.monitors`. If too much waits, samples are dropped and
 counted: a missing sample makes the comparison less precise, not wrong.
 """
 
@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from judge_server.auth.keys import Identity, current_identity, identity_context
 from judge_server.errors import ServiceError
-from judge_server.monitoring.signals import scores_of
+from judge_server.ledger.monitoring.signals import scores_of
 from judge_server.ports import RubricSource
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import FirstJudgement, JudgedRequest, RecordSink

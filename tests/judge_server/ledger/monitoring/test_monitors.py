@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.monitoring.monitors import MONITORS, Point, correlation_interval, mean_interval, report, trend, wilson
+from judge_server.ledger.monitoring.monitors import (
+    MONITORS,
+    Point,
+    correlation_interval,
+    mean_interval,
+    report,
+    trend,
+    wilson,
+)
 from rubric_store.ledger.rows import MonitoredRun
-from tests.judge_server.monitoring.histories import control_round, history, level, ramp
+from tests.judge_server.ledger.monitoring.histories import control_round, history, level, ramp
 from trainer_client.wire.monitors import Interval, MonitorFinding, MonitorThresholds
 
 LIMITS = MonitorThresholds()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from judge_server.monitoring.monitors import wilson
+from judge_server.ledger.monitoring.monitors import wilson
 from trainer_client.wire import Criterion, ResponseReward
 
 MAX_SUMMARY_CRITERIA = 200

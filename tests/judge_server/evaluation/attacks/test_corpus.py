@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.attacks.corpus import DISGUISES, Attack, AttackKind, Place, read_corpus, read_tasks
+from judge_server.evaluation.attacks.corpus import DISGUISES, Attack, AttackKind, Place, read_corpus, read_tasks
 from judge_server.evaluation.labelled import MET_FROM
 from trainer_client.wire import Criterion, Group
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from judge_server.monitoring.signals import MET_FROM
+from judge_server.ledger.monitoring.signals import MET_FROM
 from judge_server.ports import RunReader
 from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
 from trainer_client.wire.monitors import (

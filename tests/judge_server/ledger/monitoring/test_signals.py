@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from judge_server.engines.scripted import always
+from judge_server.ledger.monitoring.gold import GoldSampler, is_sampled, sample
+from judge_server.ledger.monitoring.signals import overlaps
 from judge_server.ledger.rows import rows_of
-from judge_server.monitoring.gold import GoldSampler, is_sampled, sample
-from judge_server.monitoring.signals import overlaps
 from judge_server.scoring.planner import FirstJudgement
 from judge_server.scoring.scorer import Scorer
 from tests.judge_server.ledger.judged import SynchronousRecorder, rows, score, scorer

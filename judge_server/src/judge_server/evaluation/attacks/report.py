@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from judge_server.attacks.corpus import Attack
+from judge_server.evaluation.attacks.corpus import Attack
 from judge_server.evaluation.html import page_environment
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, LabelledResponse, in_turn

@@ -109,7 +109,7 @@ DISGUISES: Mapping[str, Callable[[str], str]] = {
 @cache
 def read_corpus() -> tuple[Attack, ...]:
     """Return the attack inputs that come with the package, in order."""
-    content = (files("judge_server.attacks") / "corpus.toml").read_text(encoding="utf-8")
+    content = (files("judge_server.evaluation.attacks") / "corpus.toml").read_text(encoding="utf-8")
     return tuple([attack for entry in tomllib.loads(content)["kinds"] for attack in _of_kind(entry)])
 
 
@@ -125,5 +125,5 @@ def _of_kind(entry: Mapping[str, Any]) -> list[Attack]:
 
 def read_tasks() -> list[LabelledResponse]:
     """Return the base responses that come with the package: for each prompt a bad one and a good one, with labels."""
-    with as_file(files("judge_server.attacks") / "tasks.jsonl") as file:
+    with as_file(files("judge_server.evaluation.attacks") / "tasks.jsonl") as file:
         return [one for one in read_rows(file) if isinstance(one, LabelledResponse)]
