@@ -327,6 +327,52 @@ def processbench(folder: Path) -> Iterator[Item]:
             )
 
 
+def _wice(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    for row in rows(folder / "wice_dev.jsonl"):
+        yield row, "\n".join(row["evidence"])
+
+
+def wice(folder: Path) -> Iterator[Item]:
+    """Yield sentences of Wikipedia with the page that they cite as grounding: is the sentence supported?"""
+    for row, source in _wice(folder):
+        yield Item(
+            "wice",
+            row["id"],
+            "Write one sentence for an encyclopedia.",
+            row["claim"],
+            "What the response states is supported by the source.",
+            row["label"] == "supported",
+            grounding=source,
+        )
+
+
+def wice_prompt(folder: Path) -> Iterator[Item]:
+    """Yield the same sentences with the page in the prompt."""
+    for row, source in _wice(folder):
+        yield Item(
+            "wice-prompt",
+            row["id"],
+            f"Write one sentence that states a point of the following article.\n\n{source}",
+            row["claim"],
+            "Every fact in the response is supported by the article.",
+            row["label"] == "supported",
+        )
+
+
+def pubmedqa(folder: Path) -> Iterator[Item]:
+    """Yield the answer yes to research questions, with the abstract as grounding: do its findings support it?"""
+    for row in rows(folder / "pubmedqa.jsonl"):
+        yield Item(
+            "pubmedqa",
+            row["id"],
+            row["question"],
+            "Yes.",
+            "The answer is what the findings of the source support.",
+            row["final_decision"] == "yes",
+            grounding="\n".join(row["contexts"]),
+        )
+
+
 TASKS: dict[str, Callable[[Path], Iterator[Item]]] = {
     "gsm8k-answer": gsm8k_answer_named,
     "gsm8k-reference": gsm8k_reference,
@@ -341,6 +387,9 @@ TASKS: dict[str, Callable[[Path], Iterator[Item]]] = {
     "llmbar": llmbar,
     "biggen": biggen,
     "processbench": processbench,
+    "pubmedqa": pubmedqa,
+    "wice": wice,
+    "wice-prompt": wice_prompt,
 }
 """The tasks by name."""
 
@@ -358,11 +407,14 @@ LABELLED_BY = {
     "llmbar": "human",
     "biggen": "construction",
     "processbench": "human",
+    "pubmedqa": "experts",
+    "wice": "human",
+    "wice-prompt": "human",
 }
 """Where each task's labels come from."""
 
-MEASURED_ONLY = frozenset({"healthbench"})
-"""Tasks whose licence asks not to train on them, so nothing is fitted on them."""
+MEASURED_ONLY = frozenset({"healthbench", "wice", "wice-prompt"})
+"""Tasks on which nothing is fitted or chosen: HealthBench, whose licence asks for that, and those kept to the end."""
 
 
 def tasks_of(half: Half) -> list[str]:
@@ -377,7 +429,7 @@ LONGEST = 6000
 def load_items(
     folder: Path, half: Half, tasks: Sequence[str] = tuple(TASKS), size: int = 150, longest: int = LONGEST
 ) -> dict[str, list[Item]]:
-    """Read balanced items of each task in one half of the rows.
+    """Read balanced items of each task in one half of the rows; of a task of `MEASURED_ONLY`, of all rows.
 
     Raises:
         ValueError: a task of `MEASURED_ONLY` is requested in the half for fitting.
@@ -388,7 +440,10 @@ def load_items(
             f"{', '.join(sorted(refused))} must not be used for fitting; leave it out, or use the half held"
         )
     return {
-        task: balanced([item for item in TASKS[task](folder) if item.half == half], size, longest) for task in tasks
+        task: balanced(
+            [item for item in TASKS[task](folder) if item.half == half or task in MEASURED_ONLY], size, longest
+        )
+        for task in tasks
     }
 
 

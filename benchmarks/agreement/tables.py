@@ -19,7 +19,8 @@ HEADINGS: dict[Figure, str] = {
 def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row per task, one for their mean, and one for all items.
 
-    Balanced accuracy has a column per contender; the other cells list all contenders' figures in order.
+    Balanced accuracy has a column per contender; the other cells list all contenders' figures in order. The difference
+    in AUROC, of each task, is what a prompt must not lose.
     """
     return [
         *[_row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()],
@@ -41,6 +42,8 @@ def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequenc
     for other in others:
         row[difference_heading(other, baseline)] = _signed(measured.difference(other, baseline, "balanced_accuracy"))
     row |= {heading: figure(name) for name, heading in HEADINGS.items()}
+    for other in others:
+        row[f"AUROC, {difference_heading(other, baseline)}"] = _signed(measured.difference(other, baseline, "auroc"))
     row["tokens computed"] = both(lambda contender: f"{measured.tokens[contender].computed:.0f}")
     row["tokens"] = both(lambda contender: f"{measured.tokens[contender].all:.0f}")
     row["failed"] = both(lambda contender: str(measured.failed[contender]))

@@ -120,6 +120,20 @@ def folder(tmp_path: Path) -> Path:
             }
         ],
     )
+    write(
+        data / "pubmedqa.jsonl",
+        [
+            {"id": f"m{n}", "question": f"Is it {n}?", "contexts": ["It is."], "final_decision": ["yes", "no"][n % 2]}
+            for n in range(8)
+        ],
+    )
+    write(
+        data / "wice_dev.jsonl",
+        [
+            {"id": f"w{n}", "claim": f"It is {n}.", "evidence": ["It", f"is {n}."], "label": label}
+            for n, label in enumerate(["supported", "not_supported", "partially_supported", "supported"] * 2)
+        ],
+    )
     return data
 
 
@@ -159,6 +173,12 @@ def test_items_have_the_labels_of_their_rows(folder: Path) -> None:
     grounded = list(TASKS["grounded"](folder))
     assert {(i.response, i.label) for i in grounded} >= {("Secrets are told.", False), ("Secrets stay secret.", True)}
     assert all(i.grounding and i.grounding.startswith("Secrets stay secret") for i in grounded if i.label)
+
+
+def test_a_task_that_is_only_measured_is_measured_on_all_rows(folder: Path) -> None:
+    assert len(load_items(folder, "held", ["wice"])["wice"]) == 8
+    held, fitted = (load_items(folder, half, ["pubmedqa"])["pubmedqa"] for half in ("held", "fit"))
+    assert not {i.row for i in held} & {i.row for i in fitted}
 
 
 def test_balanced_items_have_equal_shares_of_labels_in_any_input_order() -> None:
@@ -263,7 +283,7 @@ def test_a_task_without_a_verdict_is_left_out_of_the_mean_and_null_in_the_file()
     rows = table_rows(measured, ["plain", "adjudge"])
     assert [row["task"] for row in rows] == ["t", "u", "mean of 1 tasks", "all items at once"]
     assert (rows[0]["plain"], rows[0]["adjudge"]) == ("1.00", "1.00")
-    assert rows[0]["adjudge - plain"] == "+0.00 [+0.00, +0.00]"
+    assert rows[0]["adjudge - plain"] == rows[0]["AUROC, adjudge - plain"] == "+0.00 [+0.00, +0.00]"
     assert rows[1]["failed"] == "4 / 4"
     assert rows[-1]["n"] == 4
     written = detail(measured, ["plain", "adjudge"])

@@ -167,6 +167,28 @@ def test_contractnli_is_read_as_published_and_row_by_row(tmp_path: Path) -> None
     assert read(tmp_path, "contractnli", published, suffix=".json") == read(tmp_path, "contractnli", row)
 
 
+def test_claims_of_wikipedia_are_met_only_if_all_of_them_is_supported(tmp_path: Path) -> None:
+    labels = ["supported", "partially_supported", "not_supported"]
+    given = [{"claim": "c", "evidence": ["a", "b"], "label": label, "meta": {"id": label}} for label in labels]
+    found = [one for one in read(tmp_path, "wice", *given) if isinstance(one, LabelledResponse)]
+    assert [(one.row, one.labels["supported"]) for one in found] == list(zip(labels, [1.0, 0.0, 0.0], strict=True))
+    assert {(one.response, one.grounding) for one in found} == {("c", "a\nb")}
+
+
+def test_pubmedqa_is_read_as_published_and_row_by_row_without_what_is_undecided(tmp_path: Path) -> None:
+    decisions = {"1": "yes", "2": "no", "3": "maybe"}
+    published = {n: {"QUESTION": "q?", "CONTEXTS": ["a", "b"], "final_decision": d} for n, d in decisions.items()}
+    given = [{"id": n, "question": "q?", "contexts": ["a", "b"], "final_decision": d} for n, d in decisions.items()]
+    hub = [{"pubid": int(r["id"]), "context": {"contexts": r["contexts"]}, **r} for r in given]
+    for row in hub:
+        del row["id"], row["contexts"]
+    read_rows = read(tmp_path, "pubmedqa", *given)
+    assert read(tmp_path, "pubmedqa", published, suffix=".json") == read_rows == read(tmp_path, "pubmedqa", *hub)
+    responses = [one for one in read_rows if isinstance(one, LabelledResponse)]
+    assert [(one.row, one.labels["supported"]) for one in responses] == [("1", 1.0), ("2", 0.0)]
+    assert {(one.prompt, one.response, one.grounding) for one in responses} == {("q?", "Yes.", "a\nb")}
+
+
 def test_physicians_who_disagree_give_no_label(tmp_path: Path) -> None:
     row = {"prompt_id": "p", "prompt": [{"role": "user", "content": "?"}], "completion": "!", "rubric": "Is safe."}
     votes = [[True, True, False], [True, False], [False]]

@@ -513,6 +513,42 @@ def summeval(file: Path) -> Iterator[Example]:
             yield labelled_response(row["id"], "Summarize the article.", summary, asked, grounding=row["text"])
 
 
+SUPPORTED = "Everything that the response states is supported by the source."
+ANSWER_SUPPORTED = "The answer is what the findings in the source support."
+
+
+def wice(file: Path) -> Iterator[Example]:
+    """Yield sentences of Wikipedia and whether the page that they cite supports them (WiCE: `claim`, `evidence`).
+
+    Met if people say that all of it is supported; partly is not met.
+    """
+    for row in rows(file):
+        name, source = row.get("id") or row["meta"]["id"], "\n".join(row["evidence"])
+        asked = [("supported", SUPPORTED, row["label"] == "supported")]
+        yield labelled_response(name, "Write a sentence for an encyclopedia.", row["claim"], asked, grounding=source)
+
+
+def pubmedqa(file: Path) -> Iterator[Example]:
+    """Yield research questions answered with yes, and whether the abstract says so (PubMedQA, labelled by experts).
+
+    Reads the published JSON (by number, in capitals) and rows with `question`, `contexts` and `final_decision`. Those
+    decided as maybe are left out.
+    """
+    for row in rows(file):
+        for one in [row] if "question" in row else _published(row):
+            if one["final_decision"] == "maybe":
+                continue
+            asked = [("supported", ANSWER_SUPPORTED, one["final_decision"] == "yes")]
+            source = "\n".join(one["contexts"] if "contexts" in one else one["context"]["contexts"])
+            name = one["id"] if "id" in one else one["pubid"]
+            yield labelled_response(name, one["question"], "Yes.", asked, grounding=source)
+
+
+def _published(abstracts: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for number, abstract in abstracts.items():
+        yield {"id": number} | {name.lower(): value for name, value in abstract.items()}
+
+
 def rows(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSONL file, or of a JSON file with a list of them."""
     if file.suffix == ".json":
@@ -539,6 +575,8 @@ READERS: Mapping[str, Reader] = {
     "healthbench": Reader(healthbench, "physicians or a judge", measured_only=True),
     "biggen": Reader(biggen, "people"),
     "summeval": Reader(summeval, "people"),
+    "wice": Reader(wice, "people"),
+    "pubmedqa": Reader(pubmedqa, "experts"),
 }
 """The readers by name. A data set is named `READER:PATH`; without a reader it is `jsonl`."""
 
