@@ -21,7 +21,7 @@ key() {
 umask 077
 while IFS= read -r line; do
     case $line in
-    POSTGRES_PASSWORD= | VALKEY_PASSWORD= | ADJUDGE_FENCE_SECRET= | ADJUDGE_JUDGE_TOKEN= | GRAFANA_PASSWORD=)
+    POSTGRES_PASSWORD= | VALKEY_PASSWORD= | ADJUDGE_SIGNING_SECRET= | ADJUDGE_JUDGE_TOKEN= | GRAFANA_PASSWORD=)
         echo "$line$(random)"
         ;;
     ADJUDGE_BOOTSTRAP_KEY=) echo "$line$(key)" ;;

@@ -17,7 +17,6 @@ from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.judging.results import collect
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
-from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
@@ -32,8 +31,6 @@ DEADLINE_S = 1800.0
 
 GROUP = 8
 """How many responses share a call about an empty one, for tokens per judgement: those of a group in training."""
-
-FENCE = Fence(b"the same in every run, so that replies are found again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,7 @@ class AdjudgeContender:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
         self._judge = Judge(
-            LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=builtin_calibrations()
+            LocalExecutor(engine), MemoryCache(), templates=library, calibrations=builtin_calibrations()
         )
         self._config = JudgingConfig(
             protocol,

@@ -1,11 +1,14 @@
 """`python -m benchmarks.agreement.fit DATA`: fit the built-in calibrations from replies on the half `fit`.
 
-Run `python -m benchmarks.agreement DATA --half fit --contenders contextual contextual-stepwise` first: this command
-reads its stored replies and does not load a model. Two numbers and a weight are fitted:
+Run `python -m benchmarks.agreement DATA --half fit` first: this command reads its stored replies and does not load a
+model. The markers around judged texts make a judge a little readier to say no, and leave its order as it is. The map
+gives that back, so that a verdict falls on the same side of one half as without them:
 
-    logit(p) = slope * (logit(p of yes) - weight * logit(p of yes about an empty response)) + intercept
+    logit(p) = slope * logit(p of yes) + intercept
 
-The weight is kept between 0 and 1. Every task counts the same, however many items it has.
+is the line of least squares to the log-odds that the plain prompt gets on the same items. No label enters, so nothing
+is tuned to the tasks; every task counts the same, however many items it has. The shipped templates ask `stepwise` in
+the words of `binary`, so its map is the same.
 
 `--models NAME=URL` names the same weights twice, as llama.cpp and as another engine loads them. The maps then hold for
 both, and are fitted on the replies of whichever has judged more items.
@@ -18,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,58 +31,42 @@ from benchmarks.agreement.store import ReplyStore
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.fencing import Fence
 
 MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
 Calibrated: TypeAlias = Literal["binary", "stepwise"]
-CONTENDER_OF: Mapping[Calibrated, str] = {"binary": "contextual", "stepwise": "contextual-stepwise"}
-"""The protocols with a probability of yes, and the contender for each."""
+"""The protocols with a probability of yes."""
 
-RIDGE = 0.02
-"""The penalty on the squares of the coefficients, which keeps maps from few items close to neutral."""
-
-_STEPS = 50
 _CLIP = 1e-6
 
 
 class FittedMap(NamedTuple):
-    """A map from log-odds to calibrated ones, and the weight of those about an empty response (0: not asked)."""
+    """A map from log-odds to those of the plain prompt."""
 
     slope: float
     intercept: float
-    weight: float
 
 
-def fit_map(items: Sequence[Item], verdicts: Verdicts) -> FittedMap:
-    """Fit the map, and the weight if the verdicts have probabilities about an empty response.
+def fit_map(items: Sequence[Item], verdicts: Verdicts, plain: Verdicts) -> FittedMap:
+    """Fit the line of least squares from the log-odds of `verdicts` to those of `plain`.
 
     Args:
-        items: labelled items; those without a verdict are left out.
-        verdicts: verdicts by the item's key; only their uncalibrated probabilities are used.
+        items: the items; those without both verdicts are left out.
+        verdicts, plain: verdicts by the item's key; only their uncalibrated probabilities are used.
 
     Raises:
-        ValueError: the labels do not increase with the probabilities, so no map preserves their order.
+        ValueError: the plain prompt's log-odds do not increase with the others, or all are the same.
     """
-    known = [verdicts[item.key] for item in items if item.key in verdicts]
-    labelled = [item for item in items if item.key in verdicts]
-    sizes = Counter(item.task for item in labelled)
-    weights = np.array([1 / sizes[item.task] for item in labelled])
-    labels = np.array([item.label for item in labelled], float)
-    given = log_odds([one.asked_probability for one in known])
-    ones = np.ones(len(known))
-    weight = 0.0
-    without = [one.content_free_probability for one in known if one.content_free_probability is not None]
-    if known and len(without) == len(known):
-        empty = log_odds(without)
-        slope, shift, _ = _logistic(np.column_stack([given, empty, ones]), labels, weights)
-        weight = round(float(np.clip(-shift / slope, 0.0, 1.0)), 2) if slope > 0 else 0.0
-        given = given - weight * empty
-    slope, intercept = _logistic(np.column_stack([given, ones]), labels, weights)
+    known = [item for item in items if item.key in verdicts and item.key in plain]
+    sizes = Counter(item.task for item in known)
+    weights = np.array([1 / sizes[item.task] for item in known])
+    given = log_odds([verdicts[item.key].asked_probability for item in known])
+    wanted = log_odds([plain[item.key].asked_probability for item in known])
+    if not known or np.ptp(given) == 0:
+        raise ValueError("a line needs items with several probabilities; judge more of them")
+    slope, intercept = np.polyfit(given, wanted, 1, w=np.sqrt(weights))
     if slope <= 0:
-        raise ValueError(
-            f"the fitted slope is {slope:.3f}: labels do not increase with raw probabilities; do not ship a map"
-        )
-    return FittedMap(round(slope, 4), round(intercept, 4), weight)
+        raise ValueError(f"the fitted slope is {slope:.3f}: the markers turn the order around; do not ship a map")
+    return FittedMap(round(float(slope), 4), round(float(intercept), 4))
 
 
 def log_odds(probabilities: Sequence[float]) -> NDArray[np.float64]:
@@ -89,34 +76,19 @@ def log_odds(probabilities: Sequence[float]) -> NDArray[np.float64]:
     return odds
 
 
-def _logistic(x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]) -> list[float]:
-    """Fit a logistic regression by Newton's method; shapes (n, k), (n,), (n,) to the k coefficients."""
-    beta = np.zeros(x.shape[1])
-    weights = weights / weights.sum()
-    for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-(x @ beta)))
-        gradient = x.T @ (weights * (p - y)) + RIDGE * beta
-        hessian = (x.T * (weights * p * (1 - p))) @ x + RIDGE * np.eye(len(beta))
-        beta = beta - np.linalg.solve(hessian, gradient)
-    return [float(value) for value in beta]
-
-
 def digest_of(items: Sequence[Item]) -> str:
-    """Compute the digest of the fitted items: keys and labels, in any order."""
-    lines = sorted(f"{item.key} {int(item.label)}" for item in items)
-    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    """Compute the digest of the fitted items, in any order."""
+    return "sha256:" + hashlib.sha256("\n".join(sorted(item.key for item in items)).encode()).hexdigest()
 
 
 def entry(
     weights: Sequence[str], protocol: Calibrated, name: str, items: Sequence[Item], fitted: FittedMap
 ) -> dict[str, Any]:
     """Build an entry of `calibrations.json`; `weights` are the digests of the same weights in several formats."""
-    templates = PromptTemplates(PromptForm(protocol), Fence(b"any secret of 16 bytes or more"))
     return {
         "weights": list(weights),
         "protocol": protocol,
-        "templates": templates.digest,
-        "content_free_weight": fitted.weight or None,
+        "templates": PromptTemplates(PromptForm(protocol)).digest,
         "calibration": {
             "name": name,
             "fitted_on": digest_of(items),
@@ -145,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument("--size", type=int, default=150, help="maximum items per task")
     parser.add_argument("--longest", type=int, default=6000, help="maximum characters of an item's texts")
-    parser.add_argument("--name", default="2026-11-v4", help="the version of the maps")
+    parser.add_argument("--name", default="2026-11-v5", help="the version of the maps")
     parser.add_argument("--write", action="store_true", help=f"replace the maps in {MAPS}")
     given = parser.parse_args()
     tasks = load_items(given.data, "fit", tasks_of("fit"), given.size, given.longest)
@@ -154,18 +126,19 @@ def main() -> None:
     maps = []
     for models in given.models:
         latest = {model: ReplyStore.of_model(model).latest for model in models.split("=", 1)}
+        stored = [model for model, reply in latest.items() if reply is not None]
         weights = known_formats([reply.weights for reply in latest.values() if reply is not None], kept["maps"])
-        for protocol, contender in CONTENDER_OF.items():
-            found = [load_verdicts(items, contender, model) for model, reply in latest.items() if reply is not None]
-            verdicts = max(found, key=len, default={})
-            judged = [item for item in items if item.key in verdicts]
-            if not judged:
-                parser.error(
-                    f"there are no stored {protocol} replies of {models}; run python -m benchmarks.agreement "
-                    f"{given.data} --half fit --contenders {contender} first"
-                )
-            maps.append(entry(weights, protocol, given.name, judged, fit_map(judged, verdicts)))
-            print(models, protocol, json.dumps(maps[-1]))
+        both = [[load_verdicts(items, name, model) for name in ("adjudge", "plain")] for model in stored]
+        verdicts, plain = max(both, key=lambda found: len(found[0].keys() & found[1].keys()), default=({}, {}))
+        judged = [item for item in items if item.key in verdicts and item.key in plain]
+        if not judged:
+            parser.error(
+                f"there are no stored replies of {models}; run python -m benchmarks.agreement {given.data} --half fit "
+                "first"
+            )
+        fitted = fit_map(judged, verdicts, plain)
+        maps += [entry(weights, protocol, given.name, judged, fitted) for protocol in get_args(Calibrated)]
+        print(models, json.dumps(maps[-1]))
     if given.write:
         MAPS.write_text(json.dumps({**kept, "maps": maps}, indent=2) + "\n", encoding="utf-8")
         builtin_calibrations.cache_clear()

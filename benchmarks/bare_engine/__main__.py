@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.bare_engine.engines import ENGINES, Contest, EngineUnavailable
-from benchmarks.bare_engine.workload import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
+from benchmarks.bare_engine.workload import RUBRIC, Pair, Prompts, batches, figures, groups
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from judge_server.ports import Batch
@@ -33,8 +33,7 @@ NOTES = (
 async def measure(engine: str, model: str, in_flight: int, pairs: int, per_turn: int) -> dict[str, Any]:
     """Measure a row: rates, ratios of the pairs, tokens over the ideal. Raises `EngineUnavailable`."""
     async with ENGINES[engine].start(model, in_flight) as contest:
-        settings = {"ADJUDGE_FENCE_SECRET": SECRET, **contest.settings}
-        with running_service(contest.engine_url, **settings) as (url, _):
+        with running_service(contest.engine_url, **contest.settings) as (url, _):
             async with AsyncClient(url, run="benchmark") as client:
                 labels = {"model": model, "in flight": str(in_flight or "all")}
                 return labels | await _compare(contest, client, f"{engine}, {model}", pairs, per_turn)

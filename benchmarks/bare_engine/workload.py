@@ -1,7 +1,6 @@
 """The workload of both sides, turn by turn, and the figures computed from the turns."""
 
 import json
-import secrets
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.ports import Batch
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.fencing import Fence
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
 
-SECRET = secrets.token_hex(16)
 """The fence secret of the service and of this module, so that both build the same prompts."""
 
 RUBRIC = RubricContent(
@@ -78,8 +75,7 @@ def groups(per_turn: int) -> Iterator[Group]:
 
 def batches(group: Group, protocol: JudgingProtocol = "binary") -> list[Batch]:
     """Plan the calls that Adjudge makes for a group, one batch per response."""
-    fence = Fence(SECRET.encode())
-    alone, together = (PromptTemplates(PromptForm(protocol, several=several), fence) for several in (False, True))
+    alone, together = (PromptTemplates(PromptForm(protocol, several=several)) for several in (False, True))
     prepared = PreparedConfig(JudgingConfig(protocol), alone, together, "benchmark")
     context = GroupContext(group.prompt, group.grounding, group.reference_answer, group.ground_truth)
     responses = [judged_content(as_response(response), "strip") for response in group.responses]

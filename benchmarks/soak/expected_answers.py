@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.server import running_service
-from benchmarks.soak.cluster import FENCES
 from benchmarks.soak.trainer import sign
 from benchmarks.soak.workload import CRITERIA, RULES, group_of
 from trainer_client import AsyncClient
@@ -30,8 +29,8 @@ class AnswerComparison(NamedTuple):
 
 
 def compute_expected(subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
-    """Compute the expected answers about these groups with a new service that has the cluster's engine and fences."""
-    with running_service("scripted://hash", ADJUDGE_FENCE_SECRET=FENCES, ADJUDGE_LEDGER="off") as (url, _):
+    """Compute the expected answers about these groups with a new service that has the cluster's engine."""
+    with running_service("scripted://hash", ADJUDGE_LEDGER="off") as (url, _):
         return ask_for_answers(url, subjects)
 
 

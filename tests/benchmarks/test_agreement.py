@@ -5,14 +5,14 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from benchmarks.agreement import __main__ as command
 from benchmarks.agreement import store as stores
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
-from benchmarks.agreement.fit import FittedMap, entry, fit_map, known_formats
+from benchmarks.agreement.fit import Calibrated, FittedMap, entry, fit_map, known_formats
 from benchmarks.agreement.items import GSM8K_MODELS, TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.rows import labelled_row
@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.metrics import RESAMPLES
-from judge_server.judging.calibration import FittedCalibration, ProbabilityMap, relative_probability
+from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
+from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import builtin_templates
+from trainer_client.wire import Criterion
 
 MODEL = "tiny"
 RIGHT, WRONG = "3*2 = <<3*2=6>>6 eggs\nA: 6", "3+2 = <<3+2=5>>5 eggs\nA: 5"
@@ -470,32 +472,41 @@ def test_the_command_explains_invalid_arguments(
 # Fitting.
 
 
-def judged(given: list[float], without: list[float | None]) -> tuple[list[Item], dict[str, ItemVerdict]]:
-    """Items and verdicts with these probabilities for the response and for an empty one; every second item is met."""
+def judged(given: list[float]) -> tuple[list[Item], dict[str, ItemVerdict]]:
+    """Items and verdicts with these probabilities."""
     items = [Item("t", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0) for n in range(len(given))]
-    verdicts = {
-        item.key: ItemVerdict(p >= 0.5, p, p, p, empty, 1.0, 10, 0, 0.0)
-        for item, p, empty in zip(items, given, without, strict=True)
-    }
-    return items, verdicts
+    return items, {item.key: verdict(p) for item, p in zip(items, given, strict=True)}
 
 
-def test_the_weight_of_an_empty_response_is_fitted_only_where_it_was_judged() -> None:
-    lean = [0.9, 0.9, 0.1, 0.1] * 20
-    given = [relative_probability(p, 1 - empty) for p, empty in zip([0.7, 0.3] * 40, lean, strict=True)]
-    fitted = fit_map(*judged(given, list(lean)))
-    assert fitted.weight > 0.8
-    assert abs(fitted.intercept) < 0.2
-    assert fit_map(*judged(given, [None] * 80)).weight == 0.0
-    assert fit_map(*judged([0.7, 0.3] * 40, list(lean))).weight < 0.1
+@given(st.floats(0.2, 3), st.floats(-2, 2))
+def test_the_map_leads_to_the_log_odds_of_the_plain_prompt_whatever_the_labels(slope: float, intercept: float) -> None:
+    given_ = [0.1, 0.3, 0.4, 0.6, 0.8, 0.9]
+    items, ours = judged(given_)
+    _, plain = judged([ProbabilityMap(slope, intercept).calibrate(p) for p in given_])
+    for labelled in (items, [replace(item, label=not item.label) for item in items]):
+        fitted = fit_map(labelled, {item.key: ours[item.key] for item in labelled}, plain)
+        assert fitted == pytest.approx((slope, intercept), abs=2e-3)
+
+
+def test_every_task_counts_the_same_for_the_map() -> None:
+    items = [item(n, True, task="a") for n in range(30)] + [item(n, True, task="b") for n in range(30, 33)]
+    ours = {i.key: verdict([0.2, 0.5, 0.8][n % 3]) for n, i in enumerate(items)}
+    shifts = {"a": 0.0, "b": 1.0}
+    plain = {i.key: verdict(ProbabilityMap(1.0, shifts[i.task]).calibrate(ours[i.key].probability)) for i in items}
+    assert fit_map(items, ours, plain) == pytest.approx((1.0, 0.5), abs=2e-3)
 
 
 def test_an_entry_states_the_judging_that_its_map_applies_to() -> None:
-    items, _ = judged([0.6, 0.4], [None, None])
-    contextual = FittedCalibration.model_validate(entry(["w", "x"], "binary", "v", items, FittedMap(0.8, -0.4, 0.6)))
-    assert contextual.weights == ("w", "x")
-    assert (contextual.content_free_weight, contextual.calibration.default) == (0.6, ProbabilityMap(0.8, -0.4))
-    assert not FittedCalibration.model_validate(entry(["w"], "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
+    items, _ = judged([0.6, 0.4])
+    made = FittedCalibration.model_validate(entry(["w", "x"], "binary", "v", items, FittedMap(0.8, -0.4)))
+    assert made.weights == ("w", "x")
+    assert (made.contextual, made.calibration.default) == (False, ProbabilityMap(0.8, -0.4))
+
+
+def test_both_protocols_ask_in_the_same_words_so_their_maps_are_the_same() -> None:
+    binary, stepwise = (PromptTemplates(PromptForm(protocol)) for protocol in get_args(Calibrated))
+    criterion = Criterion(id="c", description="Is right.")
+    assert (binary.system, binary.question(criterion)) == (stepwise.system, stepwise.question(criterion))
 
 
 def test_a_new_map_keeps_the_other_formats_of_its_weights() -> None:
@@ -505,6 +516,8 @@ def test_a_new_map_keeps_the_other_formats_of_its_weights() -> None:
     assert known_formats(["converted", "new"], maps) == ["gguf", "converted", "new"]
 
 
-def test_labels_that_fall_with_the_probability_are_refused() -> None:
-    with pytest.raises(ValueError, match="labels do not increase"):
-        fit_map(*judged([0.2, 0.8] * 4, [None] * 8))
+@pytest.mark.parametrize(("ours", "plain"), [([0.2, 0.8], [0.8, 0.2]), ([0.5, 0.5], [0.2, 0.8])])
+def test_a_map_that_would_lose_the_order_is_refused(ours: list[float], plain: list[float]) -> None:
+    items, given_ = judged(ours)
+    with pytest.raises(ValueError, match=r"order|several"):
+        fit_map(items, given_, judged(plain)[1])

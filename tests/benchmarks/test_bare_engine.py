@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import pytest
 from benchmarks.bare_engine import __main__ as command
 from benchmarks.bare_engine.engines import Contest
-from benchmarks.bare_engine.workload import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
+from benchmarks.bare_engine.workload import RUBRIC, Pair, Prompts, batches, figures, groups
 from benchmarks.server import running_service
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, Reply
-from judge_server.prompts.fencing import Fence
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
@@ -73,7 +72,7 @@ async def test_the_bare_engine_gets_exactly_the_prompts_that_adjudge_makes() -> 
         seen.append((batch.system, batch.shared, call.question))
         return by_hash(batch, call)
 
-    judge = Judge(LocalExecutor(ScriptedEngine(note)), MemoryCache(), Fence(SECRET.encode()))
+    judge = Judge(LocalExecutor(ScriptedEngine(note)), MemoryCache())
     await judge.start()
     scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
     await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")

@@ -1,6 +1,7 @@
 """Helpers for tests of judging: batches, scripts for the scripted engine, judges, plans, requests."""
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +12,7 @@ from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.fencing import Fence
+from judge_server.prompts.fencing import MARKER
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.admission import QueueRules
 from judge_server.scheduling.executor import LocalExecutor
@@ -21,7 +22,6 @@ from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
 
 SECRET = b"a secret that only tests know"
-FENCE = Fence(SECRET)
 
 CRITERIA = [
     {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
@@ -34,6 +34,15 @@ CRITERIA = [
 ]
 
 STEPPED = "### Step 1: try\n7 is not a multiple of 2.\n### Step 2: conclude\nSo \\boxed{yes}"
+
+
+FENCED = re.compile(rf"<{MARKER}>\n(.*?)\n</{MARKER}>", re.DOTALL)
+"""A text in its fence."""
+
+
+def bracketed(rendered: str) -> str:
+    """The rendered text with brackets for fences, which are easier to read in a test."""
+    return FENCED.sub(r"[\1]", rendered)
 
 
 def batch(*questions: str, shared: str = "7 is prime.\n", steps: Sequence[int] | None = None) -> Batch:
@@ -63,7 +72,7 @@ def prepared(protocol: JudgingProtocol = "binary", fingerprint: str = "sha256:f"
     made = JudgingConfig(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | config)
     used = TemplateLibrary(None).find(made.template)
     alone, together = (
-        PromptTemplates(PromptForm(protocol, made.rationale, several, steps=made.steps), FENCE, used.templates)
+        PromptTemplates(PromptForm(protocol, made.rationale, several, steps=made.steps), used.templates)
         for several in (False, True)
     )
     return PreparedConfig(made, alone, together, fingerprint, declaration=used.declaration)
@@ -105,7 +114,7 @@ async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
     executor = LocalExecutor(
         engine or ScriptedEngine(), rules=options.pop("rules"), clock=options.get("clock", time.monotonic)
     )
-    made = Judge(executor, options.pop("cache"), FENCE, **options)
+    made = Judge(executor, options.pop("cache"), **options)
     await made.start()
     return made
 

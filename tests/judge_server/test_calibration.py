@@ -36,7 +36,7 @@ from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, S
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
-from tests.judge_server.support import CRITERIA, FENCE, STEPPED, deadline_after, group, judge, plan, request
+from tests.judge_server.support import CRITERIA, STEPPED, deadline_after, group, judge, plan, request
 from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
@@ -241,7 +241,6 @@ async def remote(url: str, calibrations: CalibrationSet) -> Judge:
     made = Judge(
         RemoteExecutor([JudgeClient(url, TOKEN)], PoolRules(interval_s=0.05)),
         MemoryCache(),
-        FENCE,
         calibrations=calibrations,
     )
     await made.start()
@@ -294,7 +293,7 @@ def test_two_maps_for_one_judge_are_refused() -> None:
 
 def stale(calibrations: CalibrationSet) -> list[str]:
     """Problems with maps that were fitted for templates other than the shipped ones."""
-    shipped = {p: PromptTemplates(PromptForm(p), FENCE).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
+    shipped = {p: PromptTemplates(PromptForm(p)).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
     return [
         f"the calibration {one.calibration.name} of {one.protocol} was fitted for the templates {one.templates}, and "
         f"{shipped[one.protocol]} are shipped: refit it with them, or take it out of prompts/calibrations.json"
@@ -322,7 +321,7 @@ UNFIT = CalibrationSet.model_validate(
 
 
 async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_names_an_alternative() -> None:
-    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), FENCE, calibrations=UNFIT)
+    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), calibrations=UNFIT)
     await unfit.start()
     assert unfit.prepared(JudgingConfig("graded")).config.protocol == "graded"
     with pytest.raises(InvalidRequest, match="gives full points to everything") as refused:
@@ -351,7 +350,6 @@ async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_re
     service = Judge(
         LocalExecutor(ScriptedEngine(script)),
         MemoryCache(),
-        FENCE,
         calibrations=CalibrationSet.model_validate({"step_blind": [entry]}),
     )
     await service.start()

@@ -24,6 +24,7 @@ from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, collect
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
+from judge_server.prompts.fencing import fence
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.combined import CombinedJudge
@@ -31,7 +32,6 @@ from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from tests.judge_server.ledger.judged import SynchronousRecorder, score
 from tests.judge_server.support import (
-    FENCE,
     GatedEngine,
     RecordingScript,
     advance_time,
@@ -204,7 +204,7 @@ async def lost(name: str, error: Exception = UnavailableExecutor.error) -> Judge
     """A judge that started with the service and is now lost."""
     executor = UnavailableExecutor(named(name, RecordingScript()))
     executor.error = error
-    made = Judge(executor, MemoryCache(), FENCE)
+    made = Judge(executor, MemoryCache())
     await made.start()
     return made
 
@@ -432,7 +432,7 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
     given = SURE | {"Beta": 0.6}
 
     def leaning(batch: Batch, call: Call) -> Reply | CallFailure:
-        empty = FENCE("") in batch.shared
+        empty = fence("") in batch.shared
         return saying(dict.fromkeys(given, 0.6) if empty else given)(batch, call)
 
     members = NamedJudges(small=leaning, large=SURE)

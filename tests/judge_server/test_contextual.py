@@ -15,6 +15,7 @@ from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import collect
 from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
+from judge_server.prompts.fencing import fence
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
@@ -25,7 +26,6 @@ from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import judges
 from tests.judge_server.support import (
     CRITERIA,
-    FENCE,
     STEPPED,
     RecordingScript,
     deadline_after,
@@ -40,7 +40,7 @@ from trainer_client.wire import Criterion, RewardAnswer, Verdict
 GIVEN, WITHOUT = 0.75, 0.6
 RAW = relative_probability(GIVEN, WITHOUT)
 CONTEXTUAL = {"contextual_calibration": True}
-EMPTY = FENCE("")
+EMPTY = fence("")
 BINARY = JudgingConfig("binary")
 
 inner = st.floats(1e-6, 1 - 1e-6)

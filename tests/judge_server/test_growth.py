@@ -37,7 +37,7 @@ from judge_server.verifiers.worker import decide
 from rubric_store import FormatError
 from rubric_store.formats.reading import read_document
 from tests.cases import cases
-from tests.judge_server.support import FENCE, prepared
+from tests.judge_server.support import prepared
 from trainer_client.adapters.areal import without_end
 from trainer_client.final_answer import boxed_answer, extract_final_answer, final_answer_line
 from trainer_client.measures import rouge_l_f1, self_bleu
@@ -62,20 +62,20 @@ FAMILIES: dict[str, Callable[[int], str]] = {
 def _show(text: str) -> None:
     for rule in ("headings", "paragraphs", "turns"):
         judged = judged_content(Response(text=text), "keep")
-        show_response(judged, steps_of(judged, rule), rule, FENCE, normalised=True, keep=None)
+        show_response(judged, steps_of(judged, rule), rule, normalised=True, keep=None)
 
 
 def _show_messages(text: str) -> None:
     messages = (Message(role="assistant", content=text), Message(role="tool", content=text))
     for rule in ("headings", "paragraphs", "turns"):
         judged = judged_content(Response(text=messages), "keep")
-        show_response(judged, steps_of(judged, rule), rule, FENCE, normalised=True, keep=None)
+        show_response(judged, steps_of(judged, rule), rule, normalised=True, keep=None)
     shorten_messages(messages, 100)
 
 
 def _call(text: str) -> None:
     call = {"function": {"name": text[:1000], "arguments": text}}
-    render_conversation([Message(role="assistant", tool_calls=[call]), Message(role="tool", content=text)], FENCE)
+    render_conversation([Message(role="assistant", tool_calls=[call]), Message(role="tool", content=text)])
 
 
 def _check(**verification: Any) -> Callable[[str], object]:

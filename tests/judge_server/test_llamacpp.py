@@ -182,6 +182,16 @@ async def test_the_second_call_of_a_batch_reads_only_its_question(loaded: LlamaC
         assert other.tokens_computed + other.tokens_reused == pytest.approx(whole, abs=5)
 
 
+async def test_a_batch_of_another_cache_salt_reuses_nothing(loaded: LlamaCppEngine) -> None:
+    batch = asked("Is 7 prime?", shared="Of the numbers seven to nine, one is prime. " * 4)
+    reused = []
+    for salt in ("", "", "b", "b", ""):
+        (reply,) = await replies(loaded, replace(batch, cache_salt=salt))
+        reused.append(reply.tokens_reused)
+    assert (reused[2], reused[4]) == (0, 0)
+    assert min(reused[1], reused[3]) > 40
+
+
 async def test_a_step_costs_only_the_tokens_of_its_lead(loaded: LlamaCppEngine) -> None:
     shared = "Of the numbers ten to twelve, one is prime. " * 4
     (plain,) = await replies(loaded, asked("Is it?", shared=shared))

@@ -1,5 +1,6 @@
 """The session headers of OpenAI engine requests, by which routers choose one of several engines."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,17 @@ async def test_processes_with_the_same_key_agree_on_a_session_which_others_canno
     assert one == two
     assert len({one, other, none, none_either}) == 4
     assert not {KEY, *prefix} & {one, none}
+
+
+@pytest.mark.parametrize(("name", "sent"), [("vllm", "project b"), ("good", None)])
+async def test_only_vllm_gets_the_cache_salt_which_is_part_of_the_session(
+    endpoint: Endpoint, name: str, sent: str | None
+) -> None:
+    engine, _ = await endpoint.started(name)
+    plain = about("salted", "Is it prime?")
+    await outcomes(engine, replace(plain, cache_salt="project b"))
+    (chat,) = endpoint.chats(of="salted")
+    assert chat.get("cache_salt") == sent
+    await outcomes(engine, plain)
+    assert "cache_salt" not in endpoint.chats(of="salted")[-1]
+    assert len(await sessions(endpoint, "salted")) == 2

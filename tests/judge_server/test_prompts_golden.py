@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from judge_server.prompts import PromptForm, PromptTemplates
 from tests.judge_server.golden_files import COMMAND, GOLDEN, prompts
-from tests.judge_server.support import FENCE, group, plan, prepared
+from tests.judge_server.support import FENCED, group, plan, prepared
 from trainer_client.wire import Criterion, JudgingProtocol
 
 WRITTEN = sorted(path.name for path in (GOLDEN / "prompts").iterdir())
-FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +39,15 @@ def test_template_text_has_no_stray_whitespace_and_a_question_begins_a_line(
     assert sections
     for what, text in sections:
         assert text.endswith("\n") == (what == "shared")
-        assert not re.search(r"\A\s|\n\n\n|[ \t]$|\n\n\Z", FENCED.sub("…", text), re.MULTILINE), text
+        body = FENCED.sub("…", text).removesuffix("\n\n")
+        assert not re.search(r"\A\s|\n\n\n|[ \t]$|\n\n\Z", body, re.MULTILINE), text
 
 
 def test_judged_text_stands_only_inside_fences(rendered: dict[str, str]) -> None:
     text = rendered["shared.hostile.txt"]
     outside = FENCED.sub("", text)
     assert "Ignore the rubric" in text
-    for piece in ("Ignore", "x < y", "im_start", "bbbbbbbbbbbb", "\x00"):
+    for piece in ("Ignore", "x < y", "im_start", "mate rial", "\x00"):
         assert piece not in outside
 
 
@@ -62,23 +62,22 @@ def test_any_response_stays_inside_its_fence(protocol: JudgingProtocol, words: s
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_template_digest_depends_on_the_form_and_not_on_the_fence(several: bool) -> None:
+def test_the_template_digest_depends_on_the_form(several: bool) -> None:
     forms = [
         PromptForm(protocol, rationale, several)
         for protocol in (*get_args(JudgingProtocol), "comparison")
         for rationale in (False, True)
     ]
-    digests = {PromptTemplates(form, FENCE).digest for form in forms}
+    digests = {PromptTemplates(form).digest for form in forms}
     assert len(digests) == len(forms)
-    assert digests == {PromptTemplates(form, str.upper).digest for form in forms}
 
 
 def test_a_criterions_text_is_not_rendered_as_a_template() -> None:
     braces = Criterion(id="a", description="Writes {{ 7 * 7 }} and {% raw %}.")
-    templates = PromptTemplates(PromptForm("binary"), FENCE)
+    templates = PromptTemplates(PromptForm("binary"))
     assert "{{ 7 * 7 }} and {% raw %}." in templates.question(braces)
     assert "{{ 7 * 7 }} and {% raw %}." in templates.questions((braces,))
-    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(PromptForm("likert"), FENCE).holistic((braces,))
+    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(PromptForm("likert")).holistic((braces,))
 
 
 def test_a_response_is_not_rendered_as_a_template() -> None:

@@ -1,7 +1,6 @@
 """A user's template is accepted if it shows what it must and does no more; otherwise it is refused by name."""
 
 import os
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.prompts import CriterionView, PromptForm, PromptTemplates
+from judge_server.prompts.fencing import fence
 from judge_server.prompts.grammar import CRITERION
 from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
@@ -20,11 +20,10 @@ from judge_server.prompts.library import (
     check_template,
     read_set,
 )
-from tests.judge_server.support import FENCE, criteria
+from tests.judge_server.support import FENCED, criteria
 
 OURS = builtin_templates()
 QUESTION = "Holds this: {{ criterion.description }}"
-FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
 def write(folder: Path, **texts: str) -> Path:
@@ -215,8 +214,8 @@ def test_a_template_of_the_largest_size_may_have_a_bom_and_crlf_line_ends(tmp_pa
 
 
 def test_a_set_replaces_only_the_templates_it_contains() -> None:
-    ours = PromptTemplates(PromptForm("binary", rationale=True), FENCE)
-    mixed = PromptTemplates(PromptForm("binary", rationale=True), FENCE, {"question.j2": QUESTION})
+    ours = PromptTemplates(PromptForm("binary", rationale=True))
+    mixed = PromptTemplates(PromptForm("binary", rationale=True), {"question.j2": QUESTION})
     (one,) = criteria("7 is prime.")
     assert mixed.question(one) == "Holds this: 7 is prime."
     assert (mixed.system, mixed.ask, mixed.questions((one,))) == (ours.system, ours.ask, ours.questions((one,)))
@@ -268,8 +267,8 @@ def test_no_accepted_template_shows_a_text_without_its_fence_or_fails(piece: str
     optional: dict[str, Any] = dict.fromkeys(
         ("grounding", "reference_answer", "ground_truth", "final_answer"), hostile if given_all else None
     )
-    shown = PromptTemplates(PromptForm("binary"), FENCE, {"shared.j2": text}).shared(
-        prompt=FENCE(hostile), response=FENCE(hostile), conversation=given_all, show_final_answer=given_all, **optional
+    shown = PromptTemplates(PromptForm("binary"), {"shared.j2": text}).shared(
+        prompt=fence(hostile), response=fence(hostile), conversation=given_all, show_final_answer=given_all, **optional
     )
-    assert FENCE(hostile) in shown
+    assert fence(hostile) in shown
     assert "qqqq" not in FENCED.sub("", shown).casefold()

@@ -12,7 +12,7 @@ from judge_server.judging.presentation import LEAST_RESULT_CHARACTERS, shorten_m
 from judge_server.ports import Batch, Call, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
-from tests.judge_server.support import FENCE, STEPPED, criteria, group, plan, prepared, request
+from tests.judge_server.support import STEPPED, bracketed, criteria, group, plan, prepared, request
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Message, Response, RewardRequest, VerdictRequest
 from trainer_client.wire.judging import StepRule
@@ -34,8 +34,8 @@ TRAJECTORY: list[dict[str, Any]] = [
 
 def shown(text: Any, rule: StepRule, *, keep: int | None = None, reasoning: Any = "strip", steps: Any = ()) -> str:
     judged = judged_content(Response.model_validate({"text": text, "steps": steps}), reasoning)
-    fenced, _ = show_response(judged, steps_of(judged, rule), rule, lambda t: f"[{t}]", normalised=True, keep=keep)
-    return fenced
+    fenced, _ = show_response(judged, steps_of(judged, rule), rule, normalised=True, keep=keep)
+    return bracketed(fenced)
 
 
 def headings(rendered: str) -> list[str]:
@@ -91,7 +91,7 @@ def test_a_text_is_one_turn() -> None:
 @given(st.text(alphabet="assistant (turn 9):\n[]<>/\u200b", max_size=60))
 def test_no_response_can_imitate_the_heading_of_a_turn(text: str) -> None:
     judged = judged_content(Response.model_validate({"text": [{"role": "assistant", "content": text}]}), "strip")
-    fenced, _ = show_response(judged, judged.turns, "turns", FENCE, normalised=False, keep=None)
+    fenced, _ = show_response(judged, judged.turns, "turns", normalised=False, keep=None)
     heading, marker, *_, last = fenced.split("\n")
     assert heading == "assistant (turn 1):"
     assert last == marker.replace("<", "</")
@@ -165,7 +165,7 @@ def test_the_default_step_rule_asks_for_headings() -> None:
 @pytest.mark.parametrize(("rule", "name"), [("turns", '"turn N"'), ("given", '"step N"'), ("paragraphs", '"step N"')])
 @pytest.mark.parametrize("several", [True, False])
 def test_templates_name_steps_as_the_judge_sees_them(rule: StepRule, name: str, several: bool) -> None:
-    system = PromptTemplates(PromptForm("stepwise", not several, several, steps=rule), FENCE).system
+    system = PromptTemplates(PromptForm("stepwise", not several, several, steps=rule)).system
     assert name in system
     assert "###" not in system
 

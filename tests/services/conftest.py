@@ -11,7 +11,7 @@ from typer.main import get_command
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
 from tests.fixtures.short_intervals import short_intervals
-from tests.services.processes import SAME_FENCES, Service, serving, without_settings
+from tests.services.processes import Service, serving, without_settings
 
 __all__ = ["short_intervals"]
 
@@ -25,12 +25,6 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     without_settings(monkeypatch)
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
     return tmp_path / "data"
-
-
-@pytest.fixture
-def same_fence_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same markers in prompts in every run, and so the same answers of an engine that answers by hash."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", SAME_FENCES)
 
 
 @pytest.fixture

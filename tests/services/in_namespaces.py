@@ -30,7 +30,7 @@ from tests.services.command import adjudge
 GONE_WITHIN_S = 90.0
 """Well above the time that each may take to give up a silent host, and well below their deadlines."""
 
-SECRET = ("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
+SECRET = ("ADJUDGE_SIGNING_SECRET", "the same wherever it is needed")
 _START_S = 60.0
 
 

@@ -7,7 +7,7 @@ from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, listening
 from trainer_client import Client
 
-SECRET = {"ADJUDGE_FENCE_SECRET": "the same wherever it is needed"}
+SECRET = {"ADJUDGE_SIGNING_SECRET": "the same wherever it is needed"}
 
 
 class RestartableService:

@@ -14,8 +14,6 @@ import pytest
 from tests.services.preforked import Process, start
 from trainer_client import Client
 
-SAME_FENCES = "the same in every test run"
-"""The fence secret of tests whose engine answers by hash."""
 _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
 
 
@@ -88,11 +86,8 @@ def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Service]:
-    """Run a service with this data folder, these settings and none of the user's; yield it once it is ready.
-
-    Its fence secret is the same in each run, and so are the answers of an engine that answers by hash.
-    """
-    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": SAME_FENCES, **settings}
+    """Run a service with this data folder, these settings and none of the user's; yield it once it is ready."""
+    given = {"ADJUDGE_DATA_DIR": str(folder), **settings}
     with ExitStack() as running:
         with pytest.MonkeyPatch.context() as patched:
             without_settings(patched)

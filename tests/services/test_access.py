@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from adjudge_services.judges import build_judge
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_fence, build_rate_limiter, keys_required
+from adjudge_services.wiring import build_rate_limiter, keys_required
 from judge_server.auth import Identity, identity_context
 from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.judging.questions import JudgingConfig
+from judge_server.scheduling.executor import LocalExecutor
 
 
 @pytest.mark.parametrize(
@@ -31,11 +35,15 @@ def test_keys_are_required_off_loopback_and_where_the_settings_say_so(host: str,
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_projects_share_one_fence_only_if_they_share_verdicts(data_dir: Path, shared: bool) -> None:
-    fence = build_fence(Settings(data_dir=data_dir, share_verdicts=shared))
-    of_default = fence("7 is prime.")
-    with identity_context(Identity("b", "key k", frozenset())):
-        assert (fence("7 is prime.") == of_default) is shared
+async def test_projects_share_verdicts_only_if_the_settings_say_so(data_dir: Path, shared: bool) -> None:
+    settings = Settings(data_dir=data_dir, share_verdicts=shared)
+    judge = build_judge(LocalExecutor(ScriptedEngine()), settings)
+    await judge.start()
+    salts = {judge.prepared(JudgingConfig("binary")).cache_salt}
+    for project_id in ("b", "c"):
+        with identity_context(Identity(project_id, "key k", frozenset())):
+            salts.add(judge.prepared(JudgingConfig("binary")).cache_salt)
+    assert len(salts) == (1 if shared else 3)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class ScoringThread(threading.Thread):
 def test_a_judge_that_is_killed_or_hangs_in_the_middle_loses_no_reward(
     blow: signal.Signals, api: Service, ports: tuple[int, int], tmp_path: Path
 ) -> None:
-    secret = {"ADJUDGE_FENCE_SECRET": "the same wherever it is needed"}
+    secret = {"ADJUDGE_SIGNING_SECRET": "the same wherever it is needed"}
     with judge(ports[0], tmp_path / "a", **secret) as first, judge(ports[1], tmp_path / "b", **secret) as second:
         for one in (first, second, api):
             with Client(one.url) as client:
@@ -108,7 +108,7 @@ def test_a_judge_that_is_killed_or_hangs_in_the_middle_loses_no_reward(
 def test_rewards_equal_those_of_a_service_with_its_own_judge(
     monkeypatch: pytest.MonkeyPatch, ports: tuple[int, int], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
+    monkeypatch.setenv("ADJUDGE_SIGNING_SECRET", "the same wherever it is needed")
     urls = [part for port in ports for part in ("--judge", f"http://127.0.0.1:{port}")]
     with ExitStack() as stack:
         for port, name in zip(ports, "ab", strict=True):

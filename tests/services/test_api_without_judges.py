@@ -23,7 +23,6 @@ def test_an_api_whose_judge_has_gone_stays_ready_and_refuses_only_what_needs_a_j
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_CACHE_URL", redis_url)
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", f"of {tmp_path}, which makes all verdicts here new")
     port = unused_port()
     url = ("--judge", f"http://127.0.0.1:{port}")
     with (
@@ -35,16 +34,16 @@ def test_an_api_whose_judge_has_gone_stays_ready_and_refuses_only_what_needs_a_j
         with listening(*judging, ADJUDGE_DATA_DIR=str(tmp_path / "judge")):
             api.wait_until_ready(client)
             assert get(api, "/readyz?only=replica").json() == {"checks": {"replica": True}}
-            known = client.rewards([group("Known.")], RUBRIC).groups[0].responses[0].reward
+            known = client.rewards([group(f"Known in {tmp_path}.")], RUBRIC).groups[0].responses[0].reward
             client.publish_rubric("team/a", RUBRIC["criteria"])
         with pytest.raises(NotReady, match="no judge is available"):
-            client.rewards([group("New.")], RUBRIC)
+            client.rewards([group(f"New in {tmp_path}.")], RUBRIC)
         while get(api, "/readyz").status_code == 200:  # until two health checks of the judge have failed
             assert api.process.poll() is None
         assert get(api, "/readyz?only=replica").status_code == 200
         assert client.rubric("team/a").version == 1
-        again = client.rewards([group("Known.")], RUBRIC)
+        again = client.rewards([group(f"Known in {tmp_path}.")], RUBRIC)
         assert (again.groups[0].responses[0].reward, again.usage.cached) == (known, 1)
         with listening(*judging, ADJUDGE_DATA_DIR=str(tmp_path / "judge")):
             api.wait_until_ready(client)
-            assert client.rewards([group("New.")], RUBRIC).groups[0].responses[0].reward == 1.0
+            assert client.rewards([group(f"New in {tmp_path}.")], RUBRIC).groups[0].responses[0].reward == 1.0

@@ -10,7 +10,7 @@ from click.testing import Result
 from adjudge_services.settings import Settings
 from tests.services.command import adjudge, failure_of
 
-pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
+pytestmark = pytest.mark.usefixtures("migrated")
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief."}]}
 ROWS, VERDICTS = 8, 16

@@ -12,7 +12,7 @@ from adjudge_services.judges import references_by_judge
 from judge_server.evaluation.labelled import half_of
 from tests.services.command import adjudge, failure_of
 
-pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
+pytestmark = pytest.mark.usefixtures("migrated")
 
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
 GROUPS = 40

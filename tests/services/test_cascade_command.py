@@ -14,7 +14,7 @@ from adjudge_services.wiring import build_app
 from tests.services.command import adjudge
 from tests.services.test_combined_judges import members_of, serving, verdicts_of
 
-pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
+pytestmark = pytest.mark.usefixtures("migrated")
 
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
 GROUP = {"id": "g", "prompt": "p", "responses": [f"unseen {n}" for n in range(4)]}

@@ -89,7 +89,6 @@ def test_doctor_accepts_a_sound_installation(monkeypatch: pytest.MonkeyPatch) ->
         ("DATABASE_URL", "mysql://u:hunter2@db/x", "rubric store"),
         ("DATABASE_URL", "NOWHERE", "rubric store"),
         ("CACHE_URL", "memcached://x", "verdict cache"),
-        ("FENCE_SECRET", "short", "fence secret"),
         ("ENGINE_URL", "scripted://maybe", "judge"),
         ("ENGINE_URL", "llamacpp:///no/such/model.gguf", "judge"),
     ],

@@ -13,7 +13,7 @@ from tests.services.command import adjudge
 from trainer_client.wire.monitors import MonitorThresholds
 
 SAME_EVERYWHERE = (22, 0.696)
-"""The failed verdicts and the mean reward of the gamed run, with any fence secret."""
+"""The failed verdicts and the mean reward of the gamed run."""
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 from tests.services.command import adjudge, failure_of
 
-pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
+pytestmark = pytest.mark.usefixtures("migrated")
 
 RUBRIC = {
     "criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is off.", "kind": "pitfall"}]

@@ -40,12 +40,12 @@ def record(rubric: dict[str, object], run: str | None = None) -> RewardAnswer:
 
 
 @pytest.fixture
-def judged(migrated: None, same_fence_secret: None) -> RewardAnswer:
+def judged(migrated: None) -> RewardAnswer:
     """Groups in the ledger, judged by hash in requests without a run."""
     return record(RUBRIC)
 
 
-@pytest.mark.usefixtures("migrated", "same_fence_secret")
+@pytest.mark.usefixtures("migrated")
 def test_a_run_with_a_criterion_that_a_program_verifies_is_compared_by_the_others() -> None:
     by_program = {
         "id": "b",

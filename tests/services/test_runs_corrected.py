@@ -15,7 +15,7 @@ from rubric_store.ledger.rows import UseFilter
 from tests.services.command import adjudge, failure_of
 from trainer_client.errors import NotFound
 
-pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
+pytestmark = pytest.mark.usefixtures("migrated")
 
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
 EXACT = {"id": "digits", "description": "Has 4.", "verification": {"method": "regex", "pattern": "4"}}

@@ -147,10 +147,7 @@ def test_an_empty_file_and_an_unknown_mode_are_refused(tmp_path: Path, rubric: s
     assert score(lines(tmp_path, GROUP), "--rubric", rubric, "--mode", "best")[0].exit_code != 0
 
 
-def test_a_ranking_compares_whole_groups_and_shows_its_position_bias(
-    tmp_path: Path, rubric: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "a ranking that is the same each time")  # the engine answers by hash
+def test_a_ranking_compares_whole_groups_and_shows_its_position_bias(tmp_path: Path, rubric: str) -> None:
     file = lines(tmp_path, GROUP, GROUP | {"id": "g2", "responses": ["yes", "no", "maybe"]})
     options = [file, "--rubric", rubric, "--mode", "ranking", "--schedule", "swiss"]
     result, groups = score(*options)

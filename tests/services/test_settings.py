@@ -1,4 +1,4 @@
-"""Settings come from the environment, and a laptop needs none; the fence secret is created once, for its owner only."""
+"""Settings come from the environment, and a laptop needs none; the signing secret is made once, for its owner only."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,20 +9,20 @@ from adjudge_services.settings import Settings
 from judge_server.scheduling.admission import QueueRules
 
 
-def test_the_fence_secret_is_random_stored_and_readable_only_by_its_owner(data_dir: Path, tmp_path: Path) -> None:
-    first = Settings().fencing_secret()
+def test_the_secret_is_random_stored_and_readable_only_by_its_owner(data_dir: Path, tmp_path: Path) -> None:
+    first = Settings().signing_key()
     assert len(first) >= 32
-    assert Settings().fencing_secret() == first
-    assert (data_dir / "fence-secret").stat().st_mode & 0o777 == 0o600
-    assert Settings(data_dir=tmp_path / "other").fencing_secret() != first
-    assert [path.name for path in data_dir.iterdir()] == ["fence-secret"]
+    assert Settings().signing_key() == first
+    assert (data_dir / "signing-secret").stat().st_mode & 0o777 == 0o600
+    assert Settings(data_dir=tmp_path / "other").signing_key() != first
+    assert [path.name for path in data_dir.iterdir()] == ["signing-secret"]
 
 
 def test_processes_that_start_concurrently_agree_on_the_secret(tmp_path: Path) -> None:
     for attempt in range(20):
         settings = Settings(data_dir=tmp_path / str(attempt))
         with ThreadPoolExecutor(8) as pool:
-            seen = set(pool.map(lambda _, settings=settings: settings.fencing_secret(), range(8)))
+            seen = set(pool.map(lambda _, settings=settings: settings.signing_key(), range(8)))
         assert len(seen) == 1
         assert len(seen.pop()) == 64
 
@@ -30,9 +30,9 @@ def test_processes_that_start_concurrently_agree_on_the_secret(tmp_path: Path) -
 def test_a_secret_in_the_environment_is_used_and_no_file_is_written(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "one secret for all replicas")
+    monkeypatch.setenv("ADJUDGE_SIGNING_SECRET", "one secret for all replicas")
     settings = Settings()
-    assert settings.fencing_secret() == b"one secret for all replicas"
+    assert settings.signing_key() == b"one secret for all replicas"
     assert not data_dir.exists()
     assert "one secret" not in repr(settings)
 

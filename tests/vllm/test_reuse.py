@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import pytest
@@ -67,6 +67,16 @@ async def test_a_batch_computes_its_prefix_once(engine: VllmEngine) -> None:
     assert after.hit - before.hit == reused
     assert after.asked - before.asked == reused + sum(reply.tokens_computed for reply in (first, *others))
     assert reused / (after.asked - before.asked) > 0.85
+
+
+async def test_a_batch_of_another_cache_salt_reuses_nothing(engine: VllmEngine) -> None:
+    batch = asked("Is one prime?", shared="Of the numbers from twenty to thirty, two are prime. " * 20)
+    reused = []
+    for salt in ("", "", "b", "b"):
+        (reply,) = await replies(engine, replace(batch, cache_salt=salt))
+        reused.append(reply.tokens_reused)
+    assert reused[2] == 0
+    assert min(reused[1], reused[3]) > CPU_BLOCK_TOKENS
 
 
 async def test_cancelled_calls_are_aborted_in_the_engine(engine: VllmEngine) -> None:

@@ -56,7 +56,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 
 {{- define "adjudge.secret" -}}
-{{- required "existingSecret must be set: the name of a Secret with fence-secret, judge-token and the like, see README.md" .Values.existingSecret }}
+{{- required "existingSecret must be set: the name of a Secret with signing-secret, judge-token and the like, see README.md" .Values.existingSecret }}
 {{- end }}
 
 {{/* The Secret with the bootstrap key. */}}

@@ -25,7 +25,6 @@ from starlette.datastructures import MutableHeaders
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from adjudge_services.cli.output import exit_with_error
-from adjudge_services.judges import FenceFunction
 from adjudge_services.process import (
     configure_logging,
     log_startup,
@@ -416,7 +415,7 @@ class _Server(uvicorn.Server):
 
 
 def serve_api(
-    settings: Settings, judges_of: Callable[[Settings, FenceFunction], dict[str, AnyJudge]], what: str, *, process: str
+    settings: Settings, judges_of: Callable[[Settings], dict[str, AnyJudge]], what: str, *, process: str
 ) -> None:
     """Serve the API with these judges until stopped; `what` names the judges in the startup line."""
 

@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from adjudge_services.judges import build_engine, build_judge, load_judge, wait_for_engine_failure
 from adjudge_services.settings import Settings
 from judge_server.errors import EngineStartError
-from judge_server.prompts.fencing import Fence
 from judge_server.remote.serving import JudgeProcess, create_judge_app
 from judge_server.scheduling.executor import LocalExecutor
 
@@ -22,9 +21,7 @@ def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) ->
     """
     token = settings.judge_token
     process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
-    judge = build_judge(
-        LocalExecutor(build_engine(settings), rules=settings.queue_rules), settings, Fence(settings.fencing_secret())
-    )
+    judge = build_judge(LocalExecutor(build_engine(settings), rules=settings.queue_rules), settings)
 
     def set_problem(why: str) -> None:
         process.problem = why

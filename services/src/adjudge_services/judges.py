@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from adjudge_services.settings import CombinedJudgeSettings, Settings
+from judge_server.auth.keys import project_salt
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineNotReady
 from judge_server.judging.calibration import StoredCalibration, builtin_calibrations
@@ -183,8 +184,6 @@ async def _find_content(store: CalibrationStore, reference: str) -> dict[str, An
     return {**version.content, "name": version.name, "version": version.version}
 
 
-FenceFunction = Callable[[str], str]
-
 START_RETRY_INTERVAL_S = 2.0
 """Seconds between attempts to start an engine whose endpoint does not answer yet."""
 
@@ -196,7 +195,7 @@ WAITING_FOR_ENDPOINT = "the judge is waiting for an endpoint that does not answe
 _JUDGES_BY_NAME = TypeAdapter(dict[str, str | CombinedJudgeSettings])
 
 
-def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge]:
+def local_judges(settings: Settings) -> dict[str, AnyJudge]:
     """Judges with engines in this process, the default one first.
 
     Raises:
@@ -204,7 +203,7 @@ def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge
     """
     given = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
     judges = {
-        name: build_judge(LocalExecutor(build_engine(settings, url), rules=settings.queue_rules), settings, fence)
+        name: build_judge(LocalExecutor(build_engine(settings, url), rules=settings.queue_rules), settings)
         for name, url in given.items()
         if isinstance(url, str)
     }
@@ -244,13 +243,13 @@ def _rule_of(given: CombinedJudgeSettings) -> CombinationRule | None:
     return PanelRule(WeightedMean(given.weights or (1.0,) * len(given.members)))
 
 
-def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge]:
+def remote_judges(settings: Settings) -> dict[str, AnyJudge]:
     """Judges in other processes. Raises `ValueError` as `judge_links` and `with_combined` do."""
     from judge_server.remote.executor import RemoteExecutor  # an HTTP client that only `adjudge api` needs
 
     calls = settings.queue_rules.calls
     judges = {
-        name: build_judge(RemoteExecutor(links, max_calls=calls * len(links)), settings, fence)
+        name: build_judge(RemoteExecutor(links, max_calls=calls * len(links)), settings)
         for name, links in judge_links(settings).items()
     }
     return with_combined(judges, named_judges(settings))
@@ -321,15 +320,18 @@ async def wait_for_engine_failure(judges: Collection[Judge]) -> str:
         await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
 
 
-def build_judge(executor: JudgeExecutor, settings: Settings, fence: FenceFunction) -> Judge:
-    """A judge whose calls `executor` answers, with what all judges of a deployment share."""
+def build_judge(executor: JudgeExecutor, settings: Settings) -> Judge:
+    """A judge whose calls `executor` answers, with what all judges of a deployment share.
+
+    Projects share no verdicts, unless the settings say that they do.
+    """
     return Judge(
         executor,
         cache_from_url(settings.cache_url),
-        fence,
         templates=TemplateLibrary(settings.templates_dir),
         calibrations=builtin_calibrations(),
         min_choice_mass=settings.min_choice_mass,
+        cache_salt=str if settings.share_verdicts else project_salt,
     )
 
 

@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = user_data_path("adjudge")
-    """Folder of local files: the SQLite database, the fence secret, the ledger's spool."""
+    """Folder of local files: the SQLite database, the secret, the ledger's spool."""
     database_password: SecretStr | None = None
     """Password in ADJUDGE_DATABASE_URL, for a URL without one."""
     database_url: str | None = None
@@ -119,8 +119,9 @@ class Settings(BaseSettings):
     """API key for openai+http(s):// and systemone+http(s):// engines."""
     templates_dir: Path | None = None
     """Folder of template sets, one folder per set."""
-    fence_secret: SecretStr | None = None
-    """Secret of the markers around judged text, equal on all replicas; by default a file in data_dir."""
+    signing_secret: SecretStr | None = Field(default=None, min_length=16)
+    """Secret that signs the tokens of workers and the sessions of the console, equal on all replicas; by default a file
+    in data_dir."""
     host: str = "127.0.0.1"
     """Address to listen on; off loopback every request needs a key."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -244,14 +245,14 @@ class Settings(BaseSettings):
         """The folder of the ledger's spool."""
         return self.data_dir / "ledger-spool"
 
-    def fencing_secret(self) -> bytes:
+    def signing_key(self) -> bytes:
         """The secret in use. If none is set, a random one is stored in `data_dir`, readable by its owner only."""
-        if self.fence_secret is not None:
-            return self.fence_secret.get_secret_value().encode()
-        file = self.data_dir / "fence-secret"
+        if self.signing_secret is not None:
+            return self.signing_secret.get_secret_value().encode()
+        file = self.data_dir / "signing-secret"
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            temporary = self.data_dir / f"fence-secret.{secrets.token_hex(8)}"
+            temporary = self.data_dir / f"signing-secret.{secrets.token_hex(8)}"
             temporary.touch(mode=0o600)
             temporary.write_text(secrets.token_hex(32) + "\n")
             with suppress(FileExistsError):

@@ -23,7 +23,6 @@ from pydantic import JsonValue
 from adjudge_services.judges import (
     CalibrationError,
     CalibrationLoader,
-    FenceFunction,
     build_engine,
     load_judge,
     local_judges,
@@ -35,7 +34,7 @@ from adjudge_services.store import StartError, command_line_user, operation_stor
 from judge_server.api import Service, create_app
 from judge_server.api.auth import is_loopback
 from judge_server.auth import Authenticator, current_identity
-from judge_server.auth.keys import LocalRateLimiter, ProjectFence, RedisRateLimiter, key_digest, parse_key_id
+from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter, key_digest, parse_key_id
 from judge_server.errors import EngineStartError
 from judge_server.ledger import Recorder
 from judge_server.ledger.monitoring.gold import GoldSampler
@@ -57,7 +56,6 @@ from judge_server.operations.runner import dispatch_with, work_on
 from judge_server.operations.service import Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import OperationKind, RateLimiter
-from judge_server.prompts.fencing import Fence
 from judge_server.scheduling.time_sharing import rest_if_due, run_in_thread
 from judge_server.scoring.cache import redis_url_of
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
@@ -131,7 +129,7 @@ def client_factory(
     url: str, settings: Settings, *, transport: httpx2.AsyncBaseTransport | None = None, retries: int = 0
 ) -> ClientFactory:
     """A factory of clients of the service at `url`, which authenticate as a given project with a worker token."""
-    worker_tokens, transport_kwargs = WorkerTokens(settings.fencing_secret()), transport_options(httpx2.URL(url))
+    worker_tokens, transport_kwargs = WorkerTokens(settings.signing_key()), transport_options(httpx2.URL(url))
 
     def make_client(project_id: str) -> AsyncClient:
         headers = {"Authorization": f"Bearer {worker_tokens.sign(project_id)}"}
@@ -194,7 +192,7 @@ log = logging.getLogger("adjudge")
 
 def build_app(
     settings: Settings,
-    judges_of: Callable[[Settings, FenceFunction], dict[str, AnyJudge]] = local_judges,
+    judges_of: Callable[[Settings], dict[str, AnyJudge]] = local_judges,
     *,
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
@@ -220,7 +218,7 @@ def build_app(
         required=keys_required(settings),
         open_metrics=settings.metrics == "open",
         rates=rates,
-        worker_tokens=WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants),
+        worker_tokens=WorkerAuthenticator(WorkerTokens(settings.signing_key()), tenants),
     )
     ledger = SQLLedger(settings.store_url, rest=rest_if_due)
     idempotency_keys = SQLIdempotencyKeys(settings.store_url)
@@ -234,13 +232,13 @@ def build_app(
         keys=tenants,
         projects=tenants,
         idempotency_keys=idempotency_keys,
-        session_secret=settings.fencing_secret(),
+        session_secret=settings.signing_key(),
     )
     service.gold = gold = GoldSampler(store)
     service.judge_measurements = partial(stored_measurements, settings.store_url)
     service.monitor_thresholds = settings.monitors
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
-    judges = judges_of(settings, build_fence(settings))
+    judges = judges_of(settings)
     calibrations = CalibrationLoader.of(settings, judges)
     starter = JudgeStarter(service, judges, wait=wait_for_judge, on_failure=on_judge_failure)
     for judge in starter.engines.values():
@@ -353,12 +351,6 @@ async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def build_fence(settings: Settings) -> Callable[[str], str]:
-    """The fence of judged text: separate for each project, unless projects share verdicts."""
-    secret = settings.fencing_secret()
-    return Fence(secret) if settings.share_verdicts else ProjectFence(secret)
 
 
 def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:

@@ -62,7 +62,7 @@ class Cluster:
             "database-url": f"postgresql://adjudge:{password}@adjudge-postgres:5432/adjudge",
             "cache-url": f"{redis}/0",
             "queue-url": f"{redis}/1",
-            "fence-secret": secrets.token_hex(32),
+            "signing-secret": secrets.token_hex(32),
             "judge-token": secrets.token_hex(32),
             "postgres-password": password,
             "redis-password": password,

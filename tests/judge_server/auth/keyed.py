@@ -10,7 +10,7 @@ import httpx2
 
 from judge_server.api import Service, create_app
 from judge_server.auth import Authenticator, current_identity
-from judge_server.auth.keys import NewKey, ProjectFence, make_key
+from judge_server.auth.keys import NewKey, make_key, project_salt
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder
 from judge_server.scheduling.executor import LocalExecutor
@@ -157,6 +157,6 @@ class KeyedService:
 
 
 async def _judge(engine: ScriptedEngine | None) -> Judge:
-    judge = Judge(LocalExecutor(engine or ScriptedEngine()), MemoryCache(), ProjectFence(SECRET))
+    judge = Judge(LocalExecutor(engine or ScriptedEngine()), MemoryCache(), cache_salt=project_salt)
     await judge.start()
     return judge

@@ -1,18 +1,17 @@
-"""Projects share the judge by weight, however many runs each has; and markers differ between them."""
+"""Projects share the judge by weight, however many runs each has; and none has the verdicts of another."""
 
 from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.auth import ANONYMOUS, Identity, identity_context
-from judge_server.auth.keys import ProjectFence
+from judge_server.auth import Identity, identity_context
+from judge_server.auth.keys import project_salt
 from judge_server.judging.results import Caller
-from judge_server.prompts.fencing import Fence
 from judge_server.queueing import FairQueue, FairQueueItem, label_of_run
 from judge_server.scheduling.metrics import RunTable
 from tests.hypothesis_examples import examples
-from tests.judge_server.auth.keyed import SECRET
+from tests.judge_server import support
 from trainer_client.wire import VerdictRequest
 from trainer_client.wire.tenants import Limits
 
@@ -102,12 +101,27 @@ def test_a_project_that_was_passed_over_does_not_catch_up_later() -> None:
     assert abs(served[b] - served["r"]) <= 2
 
 
-def test_markers_differ_between_projects_and_the_default_projects_come_from_the_secret_itself() -> None:
-    fence, said = ProjectFence(SECRET), {}
+def test_each_project_has_its_own_cache_salt_and_the_default_one_has_none() -> None:
+    salts = []
     for project_id in ("default", "b", "c"):
         with identity_context(of_project(project_id)):
-            said[project_id] = fence("7 is prime.")
-            assert said[project_id] == fence("7 is prime.")
-    assert len(set(said.values())) == 3
-    assert said["default"] == Fence(SECRET)("7 is prime.") == fence("7 is prime.")
-    assert ANONYMOUS.project_id == "default"
+            salts.append(project_salt())
+    assert salts == ["", "b", "c"]
+    assert project_salt() == ""
+
+
+async def test_projects_ask_in_the_same_words_and_share_no_verdict_and_no_prefix() -> None:
+    judge, planned = await support.judge(cache_salt=project_salt), {}
+    for project_id in ("default", "b", "c"):
+        with identity_context(of_project(project_id)):
+            (planned[project_id],) = support.plans(judge, "Yes.", of=support.criteria("Is right."))
+    batches = [one.batch for one in planned.values()]
+    assert len({(batch.system, batch.shared, batch.calls) for batch in batches}) == 1
+    assert len({batch.cache_salt for batch in batches}) == 3
+    assert len({call.digests for one in planned.values() for call in one.planned_calls}) == 3
+
+
+async def test_two_deployments_ask_the_same_and_keep_the_same_verdicts() -> None:
+    one, other = [await support.judge(cache_salt=project_salt) for _ in range(2)]
+    first, second = (support.plans(each, "Yes.", of=support.criteria("Is right."))[0] for each in (one, other))
+    assert (first.batch, first.planned_calls[0].digests) == (second.batch, second.planned_calls[0].digests)

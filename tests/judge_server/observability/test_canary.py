@@ -28,7 +28,7 @@ from tests.fixtures.ports import unused_port
 from tests.judge_server.conftest import Serve
 from tests.judge_server.observability.captured import CapturedLogs
 from tests.judge_server.remote.judges import judges
-from tests.judge_server.support import FENCE, judge
+from tests.judge_server.support import judge
 
 CANARY = "c4n4ry-sings"
 
@@ -210,9 +210,7 @@ async def test_a_proxy_in_front_of_a_judge_that_repeats_the_request(store: Rubri
                 return httpx2.Response(502, text=f"cannot pass on {request.content!r} of {dict(request.headers)}")
 
         link = JudgeClient(served[0].url, served[0].process.token, transport=Proxy())
-        api = Judge(
-            RemoteExecutor([link], PoolRules(interval_s=0.05, health_timeout_s=0.5)), served[0].judge.cache, FENCE
-        )
+        api = Judge(RemoteExecutor([link], PoolRules(interval_s=0.05, health_timeout_s=0.5)), served[0].judge.cache)
         await api.start()
         app = create_app(Service(rubrics=store, judges={"default": api}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test") as http:

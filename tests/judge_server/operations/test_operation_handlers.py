@@ -145,7 +145,7 @@ async def test_an_unreachable_service_is_unavailable() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (problem(401, "unauthorized", retryable=False), ("status 401", "ADJUDGE_FENCE_SECRET", "clocks")),
+        (problem(401, "unauthorized", retryable=False), ("status 401", "ADJUDGE_SIGNING_SECRET", "clocks")),
         (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "proxy in between")),
     ],
 )

@@ -102,5 +102,5 @@ async def test_a_token_opens_its_project_and_an_invalid_one_is_refused_even_wher
     assert (await authenticator.identify(f"Bearer {ours.sign('b')}")).project_id == "b"
     for shown in (theirs.sign("b"), theirs.sign("default"), ours.sign("b")[:-10], "adjwork_"):
         for asked in (authenticator, Authenticator(key_store, required=required)):
-            with pytest.raises(Unauthorized, match="ADJUDGE_FENCE_SECRET, and clocks"):
+            with pytest.raises(Unauthorized, match="ADJUDGE_SIGNING_SECRET, and clocks"):
                 await asked.identify(f"Bearer {shown}")

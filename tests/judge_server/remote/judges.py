@@ -14,7 +14,6 @@ from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from tests.fixtures.ports import unused_port
 from tests.judge_server import support
-from tests.judge_server.support import FENCE
 
 TOKEN = "what apis and judges of this deployment know"
 
@@ -70,7 +69,7 @@ async def api_of(*served: ListeningJudge, token: str | None = TOKEN) -> AsyncIte
     executor = RemoteExecutor(
         [JudgeClient(one.url, token) for one in served], PoolRules(interval_s=0.05, health_timeout_s=5.0)
     )
-    made = Judge(executor, MemoryCache(), FENCE)
+    made = Judge(executor, MemoryCache())
     try:
         await made.start()
         yield made

@@ -26,7 +26,6 @@ from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import TOKEN, api_of, judges
 from tests.judge_server.support import (
     CRITERIA,
-    FENCE,
     GatedEngine,
     RecordingScript,
     criteria,
@@ -259,9 +258,7 @@ async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instea
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
     async with judges(None) as served:
-        api = Judge(
-            RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)), MemoryCache(), FENCE
-        )
+        api = Judge(RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)), MemoryCache())
         await api.start()
         if gone:
             await served[0].stop()
@@ -297,7 +294,7 @@ async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_brea
     engine = GatedEngine()
     async with judges(engine) as served:
         executor = RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0))
-        api = Judge(executor, MemoryCache(), FENCE)
+        api = Judge(executor, MemoryCache())
         await api.start()
         await served[0].stop()
         while executor.members()[0].state == "closed":
@@ -378,7 +375,7 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
         executor = RemoteExecutor(
             [JudgeClient(one.url, TOKEN) for one in served], PoolRules(interval_s=0.05, health_timeout_s=0.5)
         )
-        api = Judge(executor, MemoryCache(), FENCE)
+        api = Judge(executor, MemoryCache())
         assert executor.unavailable_reason == ""
         starting = asyncio.create_task(api.start())
         async with asyncio.timeout(10):

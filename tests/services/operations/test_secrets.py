@@ -17,15 +17,15 @@ def test_a_worker_with_another_secret_leaves_its_chunks_to_an_authorized_one(
     running = cluster(0.0)
     client = running.start_api()
     with monkeypatch.context() as patched:
-        patched.setenv("ADJUDGE_FENCE_SECRET", "the secret of the release before")
+        patched.setenv("ADJUDGE_SIGNING_SECRET", "the secret of the release before")
         old = running.start_worker()
     id_ = client.submit(score(GROUPS)).id
     while client.operation(id_).problem is None:
         time.sleep(0.1)
     waiting = client.operation(id_)
     assert (waiting.state, waiting.progress.done) == ("running", 0)
-    assert "ADJUDGE_FENCE_SECRET" in (waiting.problem or "")
+    assert "ADJUDGE_SIGNING_SECRET" in (waiting.problem or "")
     running.start_worker()
     old.kill()
     assert_whole(client, end_of(client, id_))
-    assert capfd.readouterr().err.count("set the same ADJUDGE_FENCE_SECRET for both") == 1
+    assert capfd.readouterr().err.count("set the same ADJUDGE_SIGNING_SECRET for both") == 1

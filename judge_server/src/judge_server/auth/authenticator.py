@@ -303,7 +303,7 @@ class Authenticator:
         if identity is None:
             raise Unauthorized(
                 "The worker token is invalid or has expired. All processes of a deployment need the same "
-                "ADJUDGE_FENCE_SECRET, and clocks that agree within a few minutes."
+                "ADJUDGE_SIGNING_SECRET, and clocks that agree within a few minutes."
             )
         return identity
 

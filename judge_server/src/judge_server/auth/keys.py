@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
 from judge_server.errors import NotReady, RateLimited
 from judge_server.observability.logs import describe_error
 from judge_server.ports import ApiKeyStore
-from judge_server.prompts.fencing import Fence
 from rubric_store.tenants.rows import DEFAULT_PROJECT, ApiKeyRecord
 from trainer_client.wire.tenants import ApiKey, Limits
 
@@ -168,25 +166,10 @@ def identity_context(identity: Identity) -> Iterator[None]:
         _CURRENT_IDENTITY.reset(token)
 
 
-_MAX_CACHED_PROJECTS = 1024
-
-
-class ProjectFence:
-    """Fences texts with the markers of the current identity's project."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._default = Fence(secret)
-        self._secret = secret
-        self._fence_of = lru_cache(_MAX_CACHED_PROJECTS)(self._make_fence)
-
-    def __call__(self, text: str) -> str:
-        """Return the neutralised text between its two marker lines."""
-        return self._fence_of(current_identity().project_id)(text)
-
-    def _make_fence(self, project_id: str) -> Fence:
-        if project_id == DEFAULT_PROJECT:
-            return self._default
-        return Fence(hmac.digest(self._secret, b"project\0" + project_id.encode(), "sha256"))
+def project_salt() -> str:
+    """The `cache_salt` of the current identity's project, so that projects share no verdict; empty for the default."""
+    project_id = current_identity().project_id
+    return "" if project_id == DEFAULT_PROJECT else project_id
 
 
 _ID_BYTES = 10

@@ -20,7 +20,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.prompts import InvalidTemplate
-from judge_server.prompts.fencing import Fence, neutralise
+from judge_server.prompts.fencing import fence, neutralise
 from judge_server.prompts.library import read_source
 
 TEMPLATE_VERSION = "1"
@@ -32,7 +32,11 @@ OPTIONAL_VARIABLES = frozenset(
 
 NO_TEMPLATES: Mapping[str, str] = MappingProxyType({})
 
-_fence = Fence(b"no secret: the marker hangs on the text alone")
+
+class _Fenced(str):
+    """A text in its fence, whose markers are not to be broken."""
+
+    __slots__ = ()
 
 
 class GeneratorTemplates:
@@ -117,6 +121,10 @@ def default_templates() -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=8)
+def _neutralised(value: object) -> object:
+    return neutralise(value) if isinstance(value, str) and not isinstance(value, _Fenced) else value
+
+
 def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
     environment = ImmutableSandboxedEnvironment(
         loader=DictLoader({**default_templates(), **dict(overrides)}),
@@ -124,7 +132,9 @@ def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
         autoescape=False,  # plain text for a model: HTML escaping would corrupt it
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: neutralise(value) if isinstance(value, str) else value,
+        finalize=lambda value: (
+            neutralise(value) if isinstance(value, str) and not isinstance(value, _Fenced) else value
+        ),
     )
-    environment.filters["fenced"] = _fence
+    environment.filters["fenced"] = lambda text: _Fenced(fence(text))
     return environment

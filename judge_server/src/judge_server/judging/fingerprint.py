@@ -47,10 +47,17 @@ def judge_fingerprint(
 
 
 class CallDigests:
-    """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each."""
+    """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each.
 
-    def __init__(self, fingerprint: str, system: str, shared: str, images: Sequence[str] = ()) -> None:
+    With another `cache_salt`, all digests are others.
+    """
+
+    def __init__(
+        self, fingerprint: str, system: str, shared: str, images: Sequence[str] = (), *, cache_salt: str = ""
+    ) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
+        if cache_salt:
+            self._start.update(b"\0salt" + hashlib.sha256(cache_salt.encode()).digest())
         for image in images:
             self._start.update(b"\0image" + hashlib.sha256(image.encode()).digest())
 

@@ -78,7 +78,7 @@ class PairPlanner:
         self._right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
         self._shown = context.without(withheld)
         self._penalises = any(criterion.avoided for criterion in criteria)
-        self._prompt = render_conversation(context.prompt, self._templates.fence)
+        self._prompt = render_conversation(context.prompt)
         self._images = images_of(context.prompt)
         self._question = self._templates.comparison(() if "criteria" in withheld else criteria, question)
 
@@ -87,10 +87,9 @@ class PairPlanner:
         says_nothing = judged.messages is None and not has_content(judged.text)
         empty = "no_content" in self._defences and says_nothing and judged.text.strip() not in self._right
         normalised = "normalise" in self._defences
-        fence = self._templates.fence
-        text, _ = show_response(judged, (), "headings", fence, normalised=normalised, keep=None)
+        text, _ = show_response(judged, (), "headings", normalised=normalised, keep=None)
         if judged.hidden and self._penalises:
-            text += f"\n\n{show_hidden(judged.hidden, fence, normalised=normalised, keep=None)[0]}"
+            text += f"\n\n{show_hidden(judged.hidden, normalised=normalised, keep=None)[0]}"
         return ShownResponse(text, empty, images_of(judged.messages or ()))
 
     def plan(self, about: str, first: ShownResponse, second: ShownResponse) -> ResponsePlan:
@@ -112,10 +111,12 @@ class PairPlanner:
         )
         question = ask(self._prepared, about, self._question, A_OR_B, None, "yes_no")
         images = (*self._images, *first.images, *second.images)
-        digests = CallDigests(self._prepared.fingerprint, templates.system, shared, images).of(question.call)
+        salt = self._prepared.cache_salt
+        called = CallDigests(self._prepared.fingerprint, templates.system, shared, images, cache_salt=salt)
+        digests = called.of(question.call)
         return ResponsePlan(
             (PendingVerdict(about, "judge", digests),),
-            Batch(templates.system, shared, (question.call,), images),
+            Batch(templates.system, shared, (question.call,), images, salt),
             (PlannedCall(question, digests),),
             system_alone=templates.system,
             group=self._group,

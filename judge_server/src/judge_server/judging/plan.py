@@ -20,7 +20,7 @@ from judge_server.judging.presentation import (
 )
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.replies import combine_turns
-from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
+from judge_server.ports import Batch, Call, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
@@ -262,7 +262,7 @@ class GroupPlanner:
         self._stepwise = prepared.config.protocol == "stepwise"
         self._step_rule = steps
         self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
-        self._prompt = render_conversation(context.prompt, self._templates.fence)
+        self._prompt = render_conversation(context.prompt)
         self._images = images_of(context.prompt)
         self._looks_at_turns = prepared.config.protocol != "likert" and any(
             criterion.applies_to != "trajectory" for criterion in criteria
@@ -290,7 +290,7 @@ class GroupPlanner:
         images = (*self._images, *images_of(judged.messages or ()))
         unmet = self._decided(judged)
         to_ask = tuple([criterion for criterion in self._to_ask if criterion.id not in unmet])
-        draft = _Draft(CallDigests(self._prepared.fingerprint, self._templates.system, shared, images))
+        draft = _Draft(self._digests(shared, images))
         draft.votes_of = {id_: [digest] for id_, (digest, _) in unmet.items()}
         self._add_calls(draft, to_ask, turns, judged, tuple([step.number for step in steps]))
         subjects: dict[str, bytes] = {}
@@ -305,7 +305,7 @@ class GroupPlanner:
         pending = self._pending(draft, unmet, turns)
         return ResponsePlan(
             pending,
-            Batch(self._templates.system, shared, tuple([a.question.call for a in draft.calls]), images),
+            self._batch(shared, [a.question.call for a in draft.calls], images),
             tuple(draft.calls),
             tuple(draft.checks.items()),
             self._prepared.multi_templates.system
@@ -348,16 +348,23 @@ class GroupPlanner:
     def _plan_content_free(self) -> ResponsePlan:
         """Plan the calls about an empty response, one for each criterion, without a step or a turn."""
         shared, _ = self._shared(JudgedContent(EMPTY_RESPONSE, 0, None), (), (), None, None)
-        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared, self._images)
+        digests = self._digests(shared, self._images)
         questions = [ask_alone(self._prepared, criterion, None, None) for criterion in self._to_ask]
         planned = tuple([PlannedCall(one, digests.of(one.call, scaling=one.scaling)) for one in questions])
-        batch = Batch(self._templates.system, shared, tuple([one.call for one in questions]), self._images)
+        batch = self._batch(shared, [one.call for one in questions], self._images)
         scaling_for = self._prepared.calibration.scaling_for
         self._content_free_by_id = {
             criterion.id: (call.digests[0], scaling_for(criterion))
             for criterion, call in zip(self._to_ask, planned, strict=True)
         }
         return ResponsePlan((), batch, planned, system_alone=self._prepared.single_templates.system, group=self._group)
+
+    def _digests(self, shared: str, images: Sequence[str]) -> CallDigests:
+        salt = self._prepared.cache_salt
+        return CallDigests(self._prepared.fingerprint, self._templates.system, shared, images, cache_salt=salt)
+
+    def _batch(self, shared: str, calls: Sequence[Call], images: tuple[str, ...]) -> Batch:
+        return Batch(self._templates.system, shared, tuple(calls), images, self._prepared.cache_salt)
 
     def _content_free_for(self, relative: Collection[RelativeVerdict]) -> ResponsePlan | None:
         """Return the plan of the calls about an empty response that these verdicts need."""
@@ -522,14 +529,14 @@ class GroupPlanner:
         final_answer: str | None,
         keep: int | None,
     ) -> tuple[str, int]:
-        context, fence = self._shown, self._templates.fence
+        context = self._shown
         asks_for_answer = self._stepwise and self._step_rule == "headings"
         show_final_answer = asks_for_answer or context.ground_truth is not None
         numbered: StepRule = "turns" if turns else self._step_rule if self._stepwise else "headings"
         normalised = "normalise" in self._defences
-        response, omitted = show_response(judged, steps, numbered, fence, normalised=normalised, keep=keep)
+        response, omitted = show_response(judged, steps, numbered, normalised=normalised, keep=keep)
         if judged.hidden and any(criterion.avoided for criterion in self._to_ask):
-            hidden, more = show_hidden(judged.hidden, fence, normalised=normalised, keep=keep)
+            hidden, more = show_hidden(judged.hidden, normalised=normalised, keep=keep)
             response, omitted = f"{response}\n\n{hidden}", omitted + more
         if final_answer is not None:
             final_answer = normalise(final_answer) if normalised else final_answer

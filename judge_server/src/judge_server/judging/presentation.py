@@ -15,12 +15,12 @@ import json
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
 from judge_server.judging.disguises import normalise
-from judge_server.prompts.fencing import RESULT_ROLES, render_response
+from judge_server.prompts.fencing import RESULT_ROLES, fence, render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces
 from trainer_client.wire import Criterion, Message, Prompt, ToolCall
@@ -289,7 +289,6 @@ def show_response(
     judged: JudgedContent,
     steps: Sequence[Step],
     rule: StepRule,
-    fence: Callable[[str], str],
     *,
     normalised: bool,
     keep: int | None,
@@ -300,7 +299,6 @@ def show_response(
         judged: the judged part of the response.
         steps: its steps by `rule`, which are numbered outside the fences; not used for `headings`.
         rule: what its steps are; `headings` numbers nothing.
-        fence: wraps each text.
         normalised: whether invisible and disguised characters are replaced.
         keep: the most characters to show; None shows all.
 
@@ -315,7 +313,7 @@ def show_response(
     messages, omitted = shorten_messages(messages, keep)
     labels = [part.label for part in parts]
     if judged.messages is not None:
-        return render_response(messages, labels, fence), omitted
+        return render_response(messages, labels), omitted
     texts = [f"{label or _OUTSIDE}:\n{fence(m.content or '')}" for label, m in zip(labels, messages, strict=True)]
     return "\n\n".join(texts) or fence(""), omitted
 
@@ -323,7 +321,7 @@ def show_response(
 _HIDDEN = "set apart by the response with a tag of its own (it counts for what is wrong, and never in its favour)"
 
 
-def show_hidden(text: str, fence: Callable[[str], str], *, normalised: bool, keep: int | None) -> tuple[str, int]:
+def show_hidden(text: str, *, normalised: bool, keep: int | None) -> tuple[str, int]:
     """Render the hidden text of a response for criteria that a good response avoids.
 
     Returns it under a heading, and the number of characters left out; for the arguments, see `show_response`.

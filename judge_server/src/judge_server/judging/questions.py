@@ -129,7 +129,8 @@ class PreparedConfig:
     these are about the whole response. `declaration` is the template set's, such as what it withholds from the
     judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
     fingerprint that the judge would have without a calibration. `content_free_weight` is the weight of the answer about
-    an empty response under contextual calibration. `members` are the configurations of a cascade's or
+    an empty response under contextual calibration. `cache_salt` enters the digests of calls: verdicts are shared only
+    between callers that have the same. `members` are the configurations of a cascade's or
     panel's judges.
     """
 
@@ -143,6 +144,7 @@ class PreparedConfig:
     min_choice_mass: float = MIN_CHOICE_MASS
     uncalibrated: str = ""
     content_free_weight: float = CONTENT_FREE_WEIGHT
+    cache_salt: str = ""
     members: tuple["PreparedConfig", ...] = ()
 
     @property

@@ -99,13 +99,15 @@ class Batch:
     """Calls that share everything before their question, so that an engine computes that part once.
 
     The first user message of each call is `shared + question`, with the `images` (data URLs) between them; `system` is
-    the system message.
+    the system message. Batches of different `cache_salt` reuse nothing of each other in an engine's prefix cache, so
+    that no caller can tell from the time of a call what others have asked.
     """
 
     system: str
     shared: str
     calls: tuple[Call, ...]
     images: tuple[str, ...] = ()
+    cache_salt: str = ""
 
 
 IMAGE_TOKENS = 1024

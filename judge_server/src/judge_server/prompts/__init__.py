@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from judge_server.prompts.fencing import neutralise
+from judge_server.prompts.fencing import fence, neutralise
 from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     ENVIRONMENT,
@@ -48,11 +48,8 @@ class PromptForm:
 class PromptTemplates:
     """The templates of one prompt form, compiled once. `replaced` holds a user's own templates by file name."""
 
-    def __init__(
-        self, form: PromptForm, fence: Callable[[str], str], replaced: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, form: PromptForm, replaced: Mapping[str, str] | None = None) -> None:
         self.form = form
-        self.fence = fence
         self._sources = {**builtin_templates(), **(decision_templates() if form.typed else {}), **(replaced or {})}
         if form.steps != "headings":
             name = "turn N" if form.steps == "turns" else "step N"
@@ -84,11 +81,11 @@ class PromptTemplates:
         """
         shown: dict[str, Any] = {
             "prompt": prompt,
-            "grounding": self._fenced(grounding),
-            "reference_answer": self._fenced(reference_answer),
+            "grounding": _fenced(grounding),
+            "reference_answer": _fenced(reference_answer),
             "response": response,
-            "ground_truth": self._fenced(ground_truth),
-            "final_answer": None if final_answer is None else self.fence(final_answer),
+            "ground_truth": _fenced(ground_truth),
+            "final_answer": None if final_answer is None else fence(final_answer),
         }
         if self._names_texts:
             return _as_object(
@@ -101,8 +98,8 @@ class PromptTemplates:
     ) -> str:
         """Render the part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
         if self._names_texts:
-            named = {"prompt": prompt, "grounding": self._fenced(grounding)}
-            named |= {"reference_answer": self._fenced(reference_answer), "response_a": a, "response_b": b}
+            named = {"prompt": prompt, "grounding": _fenced(grounding)}
+            named |= {"reference_answer": _fenced(reference_answer), "response_a": a, "response_b": b}
             return _as_object(named)
         return self._render(
             "pair.j2",
@@ -110,8 +107,8 @@ class PromptTemplates:
             conversation=conversation,
             a=a,
             b=b,
-            grounding=self._fenced(grounding),
-            reference_answer=self._fenced(reference_answer),
+            grounding=_fenced(grounding),
+            reference_answer=_fenced(reference_answer),
         )
 
     def comparison(self, criteria: Sequence[Criterion], asked: str) -> str:
@@ -142,8 +139,9 @@ class PromptTemplates:
         given = {key: value for key, value in known.items() if key in ALLOWED_VARIABLES[name]}
         return _compiled(self._sources[name]).render(**given, **values)
 
-    def _fenced(self, text: str | None) -> str | None:
-        return self.fence(text) if text else None
+
+def _fenced(text: str | None) -> str | None:
+    return fence(text) if text else None
 
 
 _QUESTIONS: ByteCache[tuple[str, str, tuple[Criterion, ...]], str] = ByteCache(32 * 2**20)

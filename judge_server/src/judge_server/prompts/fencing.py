@@ -1,17 +1,15 @@
 """Fence judged text, conversations included, so that nothing in it can pass for an instruction or close the fence.
 
-Each text stands between marker lines that carry HMAC(deployment secret, digest of the text). Every replica with the
-secret makes the same marker, so caches and prefix reuse keep working, and the author of the text cannot know it. An
-empty text holds nothing that could close its fence, so it has the same marker in every deployment.
+Each text stands between two marker lines, which are the same in every deployment, so that verdicts are too. A text
+cannot close its fence, because every marker in it is broken, and so is everything that looks like one.
 
 In a conversation, only roles and tool names stand outside a fence, because a policy writes both: a role must be a known
 one, and a tool name that is not plain is moved inside the fence.
 """
 
-import hashlib
-import hmac
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,10 +17,35 @@ from typing import Any
 from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.wire.groups import Message, ToolCall
 
-_MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters take fewer tokens than digits
-_MARKER_BYTES = 6
-_EMPTY_MARKER = "brlgbmhlrcrp"
-"""The marker around the empty response that verdicts are relative to; the shipped calibrations were fitted with it."""
+MARKER = "material"
+"""The name of the tags around judged text."""
+
+_LOOKALIKES = {"a": "аɑα", "e": "еёε", "i": "іıɩι", "l": "1Ιӏ|", "m": "м", "r": "гᴦ", "t": "тτ"}
+"""Letters of other scripts that look like those of the marker."""
+
+_STYLED = (range(0x2100, 0x2150), range(0x24B6, 0x24EA), range(0xFF21, 0xFF5B), range(0x1D400, 0x1D6A4))
+_INVISIBLE = "[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]{0,2}"
+_SPACE = "[\\s\u00ad\u200b-\u200f\u2060-\u206f\ufeff]{0,8}"
+_OPENING = "<＜﹤‹〈⟨〈❬❮˂ᐸ≺«《"
+_SLASH = "[/\\\\∕⁄／⧸╱]"
+
+
+def _shown_as(letter: str) -> str:
+    """Return a character class of all that is shown as a letter."""
+    styled = [chr(code) for codes in _STYLED for code in codes]
+    same = [one for one in styled if unicodedata.normalize("NFKC", one).casefold() == letter]
+    return f"[{re.escape(''.join([letter, letter.upper(), *_LOOKALIKES[letter], *same]))}]{_INVISIBLE}"
+
+
+def _marker_pattern() -> re.Pattern[str]:
+    """Return a pattern of the first half of a tag with the marker's name, or with what looks like it."""
+    letters, half = [_shown_as(letter) for letter in MARKER], len(MARKER) // 2
+    begin, rest = "".join(letters[:half]), "".join(letters[half:])
+    return re.compile(f"[{_OPENING}]{_SPACE}(?:{_SLASH}{_SPACE})?{begin}(?={rest})")
+
+
+_MARKER = _marker_pattern()
+_CAN_OPEN = re.compile(f"[{_OPENING}]")
 
 _CHAT_TOKEN = re.compile(
     r"<(?=[|｜]"  # <|im_start|>, <｜User｜> and the like
@@ -72,34 +95,19 @@ def _with_space(found: re.Match[str]) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Break chat-template tokens with a space and replace control characters by U+FFFD; keep everything else."""
+    """Break chat-template tokens and markers with a space, replace control characters by U+FFFD, keep all else."""
     if "<" in text or "[" in text or "]" in text:  # every match of the pattern begins with one of them
         text = break_tokens(_CHAT_TOKEN, text)
+    if _CAN_OPEN.search(text):
+        text = break_tokens(_MARKER, text)
     if text.isascii():  # then a table is four times as fast
         return text.translate(_ASCII_UNPRINTABLE)
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-class Fence:
-    """Fences texts with markers made from one deployment secret (at least 16 bytes)."""
-
-    def __init__(self, secret: bytes) -> None:
-        if len(secret) < 16:
-            raise ValueError("the fencing secret needs at least 16 bytes; set ADJUDGE_FENCE_SECRET to a longer one")
-        self._keyed = hmac.new(secret, digestmod="sha256")
-
-    def __call__(self, text: str) -> str:
-        """Return the neutralised text between its two marker lines."""
-        clean = neutralise(text)
-        marker = self._marker(clean) if clean else _EMPTY_MARKER
-        return f"<{marker}>\n{clean}\n</{marker}>"
-
-    def _marker(self, text: str) -> str:
-        digest = hashlib.sha256(text.encode()).digest()
-        keyed = self._keyed.copy()  # unlike hmac.digest, it does not let another thread run, which takes 0.2 ms
-        keyed.update(digest)
-        tag = keyed.digest()[:_MARKER_BYTES]
-        return "".join(_MARKER_LETTERS[b >> 4] + _MARKER_LETTERS[b & 15] for b in tag)
+def fence(text: str) -> str:
+    """Return the neutralised text between its two marker lines."""
+    return f"<{MARKER}>\n{neutralise(text)}\n</{MARKER}>"
 
 
 RESULT_ROLES = frozenset({"tool", "function"})
@@ -118,8 +126,8 @@ _A_TOOL = "a tool"
 _SPEAKER = "another speaker"
 
 
-def render_conversation(messages: str | Sequence[Message], fence: Callable[[str], str]) -> str:
-    """Render messages one after the other, or a plain text; `fence` wraps all content.
+def render_conversation(messages: str | Sequence[Message]) -> str:
+    """Render messages one after the other, or a plain text, with all content in fences.
 
     The thinking, content and tool calls of a message each have a heading line, such as `assistant calls search:`. If
     one message calls a tool several times, calls and results are numbered. Without messages, an empty text is fenced.
@@ -139,14 +147,13 @@ NOT_OWN_WORDS = "(not the response's words)"
 """What a heading says of a message in a response that the policy did not write, such as the result of a tool."""
 
 
-def render_response(messages: Sequence[Message], labels: Sequence[str], fence: Callable[[str], str]) -> str:
+def render_response(messages: Sequence[Message], labels: Sequence[str]) -> str:
     """Render the messages of a response as `render_conversation` does, and say which are not the policy's own words.
 
     Args:
         messages: M messages.
         labels: M names of steps, such as `turn 2`; empty for a message that is no step. A message of the assistant is
             headed by its own: `assistant (turn 2) calls search`.
-        fence: wraps all content.
     """
     called: dict[str, str] = {}
     pieces: list[tuple[str, str]] = []

@@ -110,6 +110,7 @@ class PlanMessage:
     shared: str
     calls: tuple[tuple[int, tuple[str, ...]], ...]
     images: tuple[str, ...] = ()
+    cache_salt: str = ""
 
 
 class ShardRequest(ProtocolMessage):
@@ -136,7 +137,8 @@ class ShardRequest(ProtocolMessage):
                     questions.append(one.question)
                 calls.append((place, tuple([digest.hex() for digest in one.digests])))
             batch = plan.batch
-            plans.append(PlanMessage(batch.system, plan.system_alone, batch.shared, tuple(calls), batch.images))
+            sent = (batch.system, plan.system_alone, batch.shared, tuple(calls), batch.images, batch.cache_salt)
+            plans.append(PlanMessage(*sent))
         return cls(
             identity=identity,
             caller=caller,
@@ -168,7 +170,8 @@ class ShardRequest(ProtocolMessage):
                     for place, digests in sent.calls
                 ]
             )
-            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in planned_calls]), sent.images)
+            calls = tuple([one.question.call for one in planned_calls])
+            batch = Batch(sent.system, sent.shared, calls, sent.images, sent.cache_salt)
             pending = PendingVerdict("", "judge", tuple([digest for one in planned_calls for digest in one.digests]))
             plans.append(ResponsePlan((pending,), batch, planned_calls, system_alone=sent.system_alone))
         return plans

@@ -90,22 +90,22 @@ class Judge:
         self,
         executor: JudgeExecutor,
         cache: VerdictCache,
-        fence: Callable[[str], str],
         *,
         checker: Checker | None = None,
         templates: TemplateLibrary | None = None,
         calibrations: CalibrationSet | None = None,
         min_choice_mass: float = MIN_CHOICE_MASS,
+        cache_salt: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor = executor
         self.cache = cache
         self.checker = checker or Checker()
-        self._fence = fence
         self.templates = templates or TemplateLibrary(None)
         self._calibrations = calibrations or CalibrationSet()
         self._stored_calibrations: tuple[StoredCalibration, ...] = ()
         self._min_choice_mass = min_choice_mass
+        self._cache_salt = cache_salt
         self.clock = clock
         self.metrics = JudgeMetrics(clock)
         self._prepared_configs: dict[tuple[EngineIdentity, JudgingConfig], PreparedConfig] = {}
@@ -140,7 +140,6 @@ class Judge:
             single_templates, multi_templates = [
                 PromptTemplates(
                     PromptForm(config.protocol, config.rationale, several, typed, config.steps),
-                    self._fence,
                     template_set.templates,
                 )
                 for several in (False, True)
@@ -174,7 +173,8 @@ class Judge:
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
             self._prepared_configs[self.identity, asked] = prepared
-        return prepared
+        salt = self._cache_salt()
+        return replace(prepared, cache_salt=salt) if salt else prepared
 
     def _with_context(self, config: JudgingConfig, fitted: FittedCalibration | None) -> JudgingConfig:
         """Decide about contextual calibration where the request leaves it open: use it where the maps were fitted so.

@@ -223,6 +223,7 @@ class LlamaCppEngine:
         self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
         self._upkeep: asyncio.Task[None] | None = None
+        self._cached_salt = ""
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "LlamaCppEngine":
@@ -323,7 +324,8 @@ class LlamaCppEngine:
                 f"the prompt takes {len(prompt)} tokens, its answer up to {after}, and the judge's context holds "
                 f"{self._context_tokens}; allow judging.truncate, or raise the engine's ?context=",
             )
-        return await LlamaCppExchange(self._process.http, tokens, prompt, call).reply()
+        fresh, self._cached_salt = batch.cache_salt != self._cached_salt, batch.cache_salt
+        return await LlamaCppExchange(self._process.http, tokens, prompt, call, fresh=fresh).reply()
 
     @property
     def _loaded(self) -> bool:
@@ -398,10 +400,20 @@ async def reserved_tokens(tokens: LlamaCppTokenizer, call: Call) -> int:
 class LlamaCppExchange:
     """Answers one call: thinking, rationale, then the answer, each appended to the prompt.
 
-    What the model writes is tokenised again as plain text, so nothing in it is a control token.
+    What the model writes is tokenised again as plain text, so nothing in it is a control token. The first completion of
+    a `fresh` exchange reuses nothing that llama.cpp has cached.
     """
 
-    def __init__(self, http: httpx2.AsyncClient, tokens: LlamaCppTokenizer, prompt: list[int], call: Call) -> None:
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        tokens: LlamaCppTokenizer,
+        prompt: list[int],
+        call: Call,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        self._fresh = fresh
         self._http = http
         self._tokens = tokens
         self._prompt = prompt
@@ -460,7 +472,8 @@ class LlamaCppExchange:
         return (await self._complete(choice.reserved_tokens, **wanted)).text
 
     async def _complete(self, max_tokens: int, **options: Any) -> "LlamaCppCompletion":
-        done = await complete(self._http, self._prompt, max_tokens, **options)
+        reused = {"cache_prompt": False} if self._fresh and not self._completions else {}
+        done = await complete(self._http, self._prompt, max_tokens, **options, **reused)
         self._completions.append(done)
         return done
 

@@ -43,8 +43,8 @@ class VllmAnswerer:
             needed += len(tokens.answer)
         return needed + self._reserved_tokens(call.answer)
 
-    async def reply(self, prefix: list[int], call: Call) -> Reply | CallFailure:
-        """Return the call's outcome. `prefix` is everything before its question."""
+    async def reply(self, prefix: list[int], call: Call, cache_salt: str = "") -> Reply | CallFailure:
+        """Return the call's outcome. `prefix` is everything before its question; for `cache_salt`, see `Batch`."""
         needed = self.tokens_needed(prefix, call)
         if needed > self.context_tokens:
             return CallFailure(
@@ -53,16 +53,17 @@ class VllmAnswerer:
                 "allow judging.truncate, or raise the engine's ?context=",
             )
         try:
-            return await _VllmExchange(self, prefix, call).run()
+            return await _VllmExchange(self, prefix, call, cache_salt).run()
         except (VLLMError, ValueError) as error:
             return CallFailure("engine", f"vLLM gave no answer: {error or type(error).__name__}")
 
-    async def generate(self, prompt: list[int], params: SamplingParams) -> Any:
+    async def generate(self, prompt: list[int], params: SamplingParams, cache_salt: str = "") -> Any:
         """Return vLLM's output for a prompt. Cancelling this ends the request in the engine."""
         name = f"call-{next(self._ids)}"
-        async for output in self.llm.generate(
-            TokensPrompt(prompt_token_ids=prompt), params, name, lora_request=self._adapter
-        ):
+        given = TokensPrompt(prompt_token_ids=prompt)
+        if cache_salt:
+            given["cache_salt"] = cache_salt
+        async for output in self.llm.generate(given, params, name, lora_request=self._adapter):
             if output.outputs[0].finish_reason in ("stop", "length"):
                 return output
         raise EngineGenerateError("the request ended without an answer")
@@ -79,8 +80,9 @@ class VllmAnswerer:
 class _VllmExchange:
     """One call being answered: its prompt so far, and its cost."""
 
-    def __init__(self, answerer: VllmAnswerer, prefix: list[int], call: Call) -> None:
+    def __init__(self, answerer: VllmAnswerer, prefix: list[int], call: Call, cache_salt: str) -> None:
         self._answerer = answerer
+        self._cache_salt = cache_salt
         self._tokens = answerer.tokens
         self._call = call
         self._prompt = [*prefix, *self._tokens.plain(call.question)]
@@ -167,7 +169,7 @@ class _VllmExchange:
 
     async def _run(self, params: SamplingParams) -> Any:
         """Run one request. Only the first one counts as reuse: later ones reread what was appended."""
-        output = await self._answerer.generate(self._prompt, params)
+        output = await self._answerer.generate(self._prompt, params, self._cache_salt)
         cached = output.num_cached_tokens or 0
         self._computed += len(self._prompt) - cached
         self._reused = cached if self._reused is None else self._reused

@@ -238,7 +238,7 @@ class VllmEngine:
                 yield index, CallFailure("engine", "the engine is not running")
             return
         prefix = await asyncio.to_thread(answerer.tokens.prefix, batch.system, batch.shared)
-        calls = {index: answerer.reply(prefix, call) for index, call in enumerate(batch.calls)}
+        calls = {index: answerer.reply(prefix, call, batch.cache_salt) for index, call in enumerate(batch.calls)}
         async with aclosing(self._running_calls.answers(calls)) as answers:
             async for answer in answers:
                 yield answer

@@ -60,8 +60,8 @@ _PROXY_STATUSES = frozenset({429, 502, 503, 504})
 _NOT_FOUND_TYPE = "urn:adjudge:not-found"
 
 _UNAUTHORIZED_MESSAGE = (
-    "the service rejects the token of this process (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and "
-    f"keep their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
+    "the service rejects the token of this process (status {status}); set the same ADJUDGE_SIGNING_SECRET for both, "
+    f"and keep their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
 )
 _WRONG_SERVICE_MESSAGE = (
     "the response is not from the service (status {status}); check that ADJUDGE_URL leads to its API, and check any "

@@ -409,10 +409,8 @@ async def _cache(settings: Settings) -> str:
 
 
 async def _secret(settings: Settings) -> str:
-    length = len(settings.fencing_secret())
-    if length < 16:
-        raise RuntimeError("ADJUDGE_FENCE_SECRET is shorter than 16 bytes; set a longer one")
-    return f"{length} bytes"
+    settings.signing_key()
+    return "ADJUDGE_SIGNING_SECRET" if settings.signing_secret else f"in {settings.data_dir}"
 
 
 async def _judge(settings: Settings) -> str:
@@ -435,7 +433,7 @@ COMMON_CHECKS: dict[str, Check] = {
     "python": _python,
     "rubric store": _store,
     "verdict cache": _cache,
-    "fence secret": _secret,
+    "signing secret": _secret,
     "keys": keys,
     "queue": queue,
     "operations": operations,

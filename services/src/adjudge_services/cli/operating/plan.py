@@ -33,7 +33,6 @@ if not OPTIONS_ONLY:
     from adjudge_services.judges import build_engine, build_judge, load_judge
     from adjudge_services.settings import Settings
     from adjudge_services.store import open_store
-    from adjudge_services.wiring import build_fence
     from judge_server.evaluation.capacity import (
         Demand,
         Estimate,
@@ -197,7 +196,7 @@ async def make_plan(wanted: Wanted, settings: Settings) -> Plan:
     responses = sum(len(group.responses) for group in request.groups)
     async with AsyncExitStack() as closing:
         store = await closing.enter_async_context(open_store(RubricStore, own))
-        judge = build_judge(LocalExecutor(engine, rules=own.queue_rules), own, build_fence(own))
+        judge = build_judge(LocalExecutor(engine, rules=own.queue_rules), own)
         closing.push_async_callback(judge.close)
         await load_judge(judge, lambda _: None)
         plans = await plan_sample(judge, store, request)

@@ -26,7 +26,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.judges import build_judge
     from adjudge_services.settings import Settings
     from adjudge_services.store import prepare_store
-    from adjudge_services.wiring import build_fence, start_recorder
+    from adjudge_services.wiring import start_recorder
     from judge_server.api import Service, create_app
     from judge_server.engines.scripted import ScriptedEngine
     from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
@@ -233,7 +233,7 @@ async def demo_service(settings: Settings) -> AsyncIterator[Service]:
     await prepare_store(settings)
     own = settings.model_copy(update={"cache_url": "memory://", "templates_dir": None})
     engine = ScriptedEngine(judge_by_keywords, weights_digest="demo")
-    judge = build_judge(LocalExecutor(engine, rules=own.queue_rules), own, build_fence(own))
+    judge = build_judge(LocalExecutor(engine, rules=own.queue_rules), own)
     async with AsyncExitStack() as closing:
         store, ledger = RubricStore(own.store_url), SQLLedger(own.store_url)
         closing.push_async_callback(store.close)
