@@ -28,7 +28,7 @@ from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
 from benchmarks.attacks.burners import burning, seconds_beside
 from benchmarks.server import running_service
 from benchmarks.soak.background import Background
-from benchmarks.soak.cluster import SECRET
+from benchmarks.soak.cluster import SIGNING_KEY
 from benchmarks.soak.expected_answers import ExpectedAnswer, ask_for_answers
 from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.process_monitor import ProcessMonitor, ProcessSample
@@ -188,7 +188,7 @@ class Service:
         settings = {
             "ADJUDGE_DATABASE_URL": store_url(self.postgres),
             "ADJUDGE_CACHE_URL": redis_url(self.redis.port, 0),
-            "ADJUDGE_SIGNING_SECRET": SECRET,
+            "ADJUDGE_SIGNING_SECRET": SIGNING_KEY,
             "ADJUDGE_KEYS": "required",
             "ADJUDGE_CLIENT_TIMEOUT_S": "5",
             "ADJUDGE_RUN_ENGINE_CALLS": str(ENGINE_CALLS),
@@ -245,7 +245,7 @@ class Service:
         expected: dict[int, ExpectedAnswer] = {}
         settings = {
             "ADJUDGE_DATABASE_URL": url,
-            "ADJUDGE_SIGNING_SECRET": SECRET,
+            "ADJUDGE_SIGNING_SECRET": SIGNING_KEY,
             "ADJUDGE_KEYS": "required",
             "ADJUDGE_LEDGER": "off",
         }

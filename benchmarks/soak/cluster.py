@@ -15,7 +15,7 @@ from benchmarks.soak.links import Network
 from benchmarks.soak.stores import psycopg_url, redis_url, store_url
 from rubric_store import migrations
 
-SECRET = "that of a soak, of some length"
+SIGNING_KEY = "that of a soak, of some length"
 NUMBERS = (1, 2)
 
 
@@ -29,7 +29,7 @@ class Cluster:
         self.folder = folder
         self.network = Network()
         self.postgres, self.redis = PostgresProcess(folder / "postgres"), RedisProcess()
-        link, shared = self.network.link, settings | {"ADJUDGE_SIGNING_SECRET": SECRET}
+        link, shared = self.network.link, settings | {"ADJUDGE_SIGNING_SECRET": SIGNING_KEY}
         self.judges = {}
         for n in NUMBERS:
             cache = redis_url(link(f"judge-{n} to redis", self.redis.port), 0)
