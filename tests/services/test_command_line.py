@@ -131,6 +131,11 @@ def test_a_misspelt_variable_is_reported_with_the_correct_name(monkeypatch: pyte
     assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
 
 
+def test_a_renamed_variable_is_reported_with_its_name_of_now() -> None:
+    (warning,) = misspelt_variables({"ADJUDGE_FENCE_SECRET": "of a release before"})
+    assert warning == "ADJUDGE_FENCE_SECRET has no effect; it is called ADJUDGE_SIGNING_SECRET now"
+
+
 def test_variables_of_other_programs_are_not_reported_as_misspelt() -> None:
     others = {"ADJUDGE_API_KEY": "x", "ADJUDGE_API_PORT": "tcp://10.0.0.1:8000", "ADJUDGE_PORT": "8000", "PORT": "1"}
     others |= {"ADJUDGE_TEST_REDIS_URL": "x", "ADJUDGE_API_SERVICE_HOST": "10.0.0.1"}

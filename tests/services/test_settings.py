@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adjudge_services.settings import Settings
+from adjudge_services.settings import Settings, SettingsError
 from judge_server.scheduling.admission import QueueRules
 
 
@@ -35,6 +35,12 @@ def test_a_secret_in_the_environment_is_used_and_no_file_is_written(
     assert settings.signing_key() == b"one secret for all replicas"
     assert not data_dir.exists()
     assert "one secret" not in repr(settings)
+
+
+def test_a_short_secret_is_refused_with_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_SIGNING_SECRET", "short")
+    with pytest.raises(SettingsError, match="ADJUDGE_SIGNING_SECRET is not valid: write at least 16 characters"):
+        Settings()
 
 
 def test_the_store_is_a_file_in_the_data_folder_unless_the_environment_names_another(

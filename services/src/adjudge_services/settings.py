@@ -274,6 +274,7 @@ _EXPECTED = {
     "less_than": "write a number below {lt}",
     "less_than_equal": "write a number of at most {le}",
     "string_too_short": "write at least {min_length} characters",
+    "too_short": "write at least {min_length} characters",
 }
 
 
@@ -301,6 +302,7 @@ def _describe(error: Mapping[str, Any]) -> str:
 _OTHER_VARIABLES = {"API_KEY", "CPU_MODEL", "GPU_MODEL", "JUDGE_CPUS", "LISTEN", "METRICS_KEY"}
 """Variables of the client and of the compose file."""
 
+_RENAMED = {"FENCE_SECRET": "SIGNING_SECRET"}
 _MIN_LIKENESS = 0.75
 
 
@@ -311,5 +313,8 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         name = variable.upper().removeprefix(_PREFIX)
         if name == variable.upper() or name in known | _OTHER_VARIABLES or value.startswith("tcp://"):
             continue  # Kubernetes sets variables such as ADJUDGE_API_PORT=tcp://… for its services
+        if name in _RENAMED:
+            yield f"{variable} has no effect; it is called {_PREFIX}{_RENAMED[name]} now"
+            continue
         for nearest in get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS):
             yield f"{variable} is no setting and has no effect; did you mean {_PREFIX}{nearest}?"
