@@ -7,8 +7,8 @@ gives that back, so that a verdict falls on the same side of one half as without
     logit(p) = slope * logit(p of yes) + intercept
 
 is the line of least squares to the log-odds that the plain prompt gets on the same items. No label enters, so nothing
-is tuned to the tasks; every task counts the same, however many items it has. The shipped templates ask `stepwise` in
-the words of `binary`, so its map is the same.
+is tuned to the tasks; every task counts the same, however many items it has. The shipped templates put the
+question of `binary` under `stepwise` too, so its map is the same.
 
 `--models NAME=URL` names the same weights twice, as llama.cpp and as another engine loads them. The maps then hold for
 both, and are fitted on the replies of whichever has judged more items.

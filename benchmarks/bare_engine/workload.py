@@ -14,8 +14,6 @@ from judge_server.prompts import PromptForm, PromptTemplates
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
 
-"""The fence secret of the service and of this module, so that both build the same prompts."""
-
 RUBRIC = RubricContent(
     criteria=(
         Criterion(id="answer", description="The final answer of the response equals the correct final answer."),

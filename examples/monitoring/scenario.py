@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from adjudge_services.judges import FenceFunction, build_judge
+from adjudge_services.judges import build_judge
 from adjudge_services.settings import Settings
 from adjudge_services.store import prepare_store
 from adjudge_services.wiring import build_app
@@ -124,11 +124,11 @@ def looks_closely(batch: Batch, call: Call) -> Any:
     return (_YES if right and holds else _NO)(batch, call)
 
 
-def scripted_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
+def scripted_judges(settings: Settings) -> dict[str, Judge]:
     """The judge, and the gold judge."""
     scripts: dict[str, Script] = {"default": believes_claims, "gold": looks_closely}
     return {
-        name: build_judge(LocalExecutor(ScriptedEngine(script), rules=settings.queue_rules), settings, fence)
+        name: build_judge(LocalExecutor(ScriptedEngine(script), rules=settings.queue_rules), settings)
         for name, script in scripts.items()
     }
 

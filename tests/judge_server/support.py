@@ -21,8 +21,6 @@ from judge_server.scoring.judge import Judge
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
 
-SECRET = b"a secret that only tests know"
-
 CRITERIA = [
     {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
     {"id": "process", "kind": "process", "description": "Gives a reason.", "weight": 1},

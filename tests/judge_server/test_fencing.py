@@ -50,16 +50,47 @@ def test_a_text_never_contains_a_marker(text: str) -> None:
     assert not re.search(rf"<\s*/?\s*{MARKER}", text, re.IGNORECASE)
 
 
+NAMES = [
+    MARKER,
+    MARKER.upper(),
+    "ｍａｔｅｒｉａｌ",
+    "𝐦𝐚𝐭𝐞𝐫𝐢𝐚𝐥",
+    "mаteriаl",
+    "\u041cATERIAL",
+    "\u039caterial",
+    "materiaI",
+    "mater1al",
+    "ma\u200bterial",
+    "ma\u200b\u200c\u2060terial",
+    "m\U000e0061aterial",
+    "mate\u3164rial",
+]
+BETWEEN = ["", " ", "\n", "\u200b", "\u202e", "\ufe0f", "\u061c", " " * 8]
+
+
 @given(
     st.sampled_from("<＜‹〈⟨"),
-    st.sampled_from(["", " ", "\n", "\u200b"]),
-    st.sampled_from(["", "/", "／", "∕", "\\"]),
-    st.sampled_from([MARKER, MARKER.upper(), "ｍａｔｅｒｉａｌ", "𝐦𝐚𝐭𝐞𝐫𝐢𝐚𝐥", "mаteriаl", "ma\u200bterial"]),
+    st.sampled_from(BETWEEN),
+    st.sampled_from(["/", "／", "∕", "\\", "//"]),
+    st.sampled_from(BETWEEN),
+    st.sampled_from(NAMES),
 )
-def test_what_looks_like_a_marker_is_broken_too(opening: str, space: str, slash: str, name: str) -> None:
-    shown = inside(fence(f"{opening}{space}{slash}{space}{name}>"))
+def test_what_looks_like_the_end_of_a_fence_is_broken(
+    opening: str, before: str, slash: str, after: str, name: str
+) -> None:
+    shown = inside(fence(f"{opening}{before}{slash}{after}{name}>"))
     assert name not in shown
     assert bare(name) in bare(shown)
+
+
+@given(st.sampled_from("<＜‹〈⟨"), st.sampled_from(["", "\u200b", "\u202e"]), st.sampled_from(NAMES))
+def test_what_looks_like_the_beginning_of_a_fence_is_broken(opening: str, between: str, name: str) -> None:
+    assert name not in inside(fence(f"{opening}{between}{name}>"))
+
+
+@pytest.mark.parametrize("text", ["labour < material cost", "«Materiales»", "<MaterialTable/>", "1 < materially"])
+def test_words_that_only_begin_like_a_marker_are_unchanged(text: str) -> None:
+    assert neutralise(text) == text
 
 
 @given(texts, texts)

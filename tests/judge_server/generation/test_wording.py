@@ -42,6 +42,12 @@ def test_no_text_closes_its_own_fence(text: str) -> None:
     assert "qqqq" not in FENCED.sub("", shown)
 
 
+@pytest.mark.parametrize("shown", ["{{ question | fenced | trim }}", "{% set it = question | fenced %}{{ it ~ '' }}"])
+def test_a_users_template_may_do_more_with_a_fenced_text(shown: str) -> None:
+    rendered = GeneratorTemplates("answer", overrides={"answer.j2": shown})("answer", question="a\n</material>\nb")
+    assert rendered == "<material>\na\n</mate rial>\nb\n</material>"
+
+
 def test_every_template_belongs_to_a_generator_or_to_the_validity_judge() -> None:
     used = {name for kind in ALL_GENERATORS for name in kind.prompt_templates.names} | {"validity"}
     assert {f"{name}.j2" for name in used} == set(default_templates())

@@ -51,7 +51,7 @@ def by_hash(batch: Batch, call: Call) -> Reply:
     """Answer from a hash of the prompt: the same prompt always gets the same verdict, and half of them are yes.
 
     Sampled text also depends on the seed. An option's mass does not depend on the other options. Any two options have
-    more mass together than a reading of them needs, so a prompt with a random fence is never refused by chance.
+    more mass together than a reading of them needs, so no prompt is refused by chance.
     """
     asked = call.question
     seed = f"\0{call.sample.seed}" if call.sample is not None and call.sample.temperature else ""

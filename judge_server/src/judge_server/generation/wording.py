@@ -3,11 +3,11 @@
 A user's folder of templates with the same file names overrides the defaults. It is checked before use: an override may
 use only the variables of the default template, and must use all those that are not in `OPTIONAL_VARIABLES`.
 
-The values of variables are untrusted text. Control tokens in them are broken up, and longer texts are fenced between
-markers derived from a hash of the text, so that no text can contain its own marker.
+The values of variables are untrusted text. Control tokens and markers in them are broken up; longer texts are fenced.
 """
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -20,7 +20,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.prompts import InvalidTemplate
-from judge_server.prompts.fencing import fence, neutralise
+from judge_server.prompts.fencing import MARKER, neutralise
 from judge_server.prompts.library import read_source
 
 TEMPLATE_VERSION = "1"
@@ -33,10 +33,8 @@ OPTIONAL_VARIABLES = frozenset(
 NO_TEMPLATES: Mapping[str, str] = MappingProxyType({})
 
 
-class _Fenced(str):
-    """A text in its fence, whose markers are not to be broken."""
-
-    __slots__ = ()
+_PLACEHOLDER = "fence" + secrets.token_hex(16)
+"""Stands for the marker while a template is rendered, where markers in values are broken; no value can contain it."""
 
 
 class GeneratorTemplates:
@@ -63,7 +61,8 @@ class GeneratorTemplates:
         if name not in self.names:
             raise KeyError(name)
         try:
-            return _environment(tuple(sorted(self.overrides.items()))).get_template(f"{name}.j2").render(**values)
+            template = _environment(tuple(sorted(self.overrides.items()))).get_template(f"{name}.j2")
+            return template.render(**values).replace(_PLACEHOLDER, MARKER)
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidTemplate(f"the template {name}.j2 cannot be rendered: {error}; correct it") from error
 
@@ -121,10 +120,6 @@ def default_templates() -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=8)
-def _neutralised(value: object) -> object:
-    return neutralise(value) if isinstance(value, str) and not isinstance(value, _Fenced) else value
-
-
 def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
     environment = ImmutableSandboxedEnvironment(
         loader=DictLoader({**default_templates(), **dict(overrides)}),
@@ -132,9 +127,7 @@ def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
         autoescape=False,  # plain text for a model: HTML escaping would corrupt it
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: (
-            neutralise(value) if isinstance(value, str) and not isinstance(value, _Fenced) else value
-        ),
+        finalize=lambda value: neutralise(value) if isinstance(value, str) else value,
     )
-    environment.filters["fenced"] = lambda text: _Fenced(fence(text))
+    environment.filters["fenced"] = lambda text: f"<{_PLACEHOLDER}>\n{neutralise(text)}\n</{_PLACEHOLDER}>"
     return environment

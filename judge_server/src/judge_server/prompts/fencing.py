@@ -20,28 +20,43 @@ from trainer_client.wire.groups import Message, ToolCall
 MARKER = "material"
 """The name of the tags around judged text."""
 
-_LOOKALIKES = {"a": "аɑα", "e": "еёε", "i": "іıɩι", "l": "1Ιӏ|", "m": "м", "r": "гᴦ", "t": "тτ"}
-"""Letters of other scripts that look like those of the marker."""
+_LOOKALIKES = {
+    "a": "аАɑαΑᴀ",
+    "e": "еЕёЁεΕᴇ",
+    "i": "іІıɩιΙɪ|1l",
+    "l": "1IІΙӏӀ|ʟ",
+    "m": "мМΜᴍ",
+    "r": "гᴦʀ",
+    "t": "тТτΤᴛ",
+}
+"""What looks like a letter of the marker: letters of other scripts, small capitals, and letters of the same shape."""
 
 _STYLED = (range(0x2100, 0x2150), range(0x24B6, 0x24EA), range(0xFF21, 0xFF5B), range(0x1D400, 0x1D6A4))
-_INVISIBLE = "[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]{0,2}"
-_SPACE = "[\\s\u00ad\u200b-\u200f\u2060-\u206f\ufeff]{0,8}"
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef"
+)
 _OPENING = "<＜﹤‹〈⟨〈❬❮˂ᐸ≺«《"
 _SLASH = "[/\\\\∕⁄／⧸╱]"
 
 
 def _shown_as(letter: str) -> str:
-    """Return a character class of all that is shown as a letter."""
+    """Return a pattern of all that is shown as a letter, with up to four invisible characters after it."""
     styled = [chr(code) for codes in _STYLED for code in codes]
     same = [one for one in styled if unicodedata.normalize("NFKC", one).casefold() == letter]
-    return f"[{re.escape(''.join([letter, letter.upper(), *_LOOKALIKES[letter], *same]))}]{_INVISIBLE}"
+    return f"[{re.escape(''.join([letter, letter.upper(), *_LOOKALIKES[letter], *same]))}][{_INVISIBLE}]{{0,4}}"
 
 
 def _marker_pattern() -> re.Pattern[str]:
-    """Return a pattern of the first half of a tag with the marker's name, or with what looks like it."""
+    """Return a pattern of the first half of a tag with the marker's name, or with what looks like it.
+
+    White space may stand in a closing tag only, or `a < material cost` would be one. Every match is shorter than
+    `LONGEST_TOKEN`.
+    """
     letters, half = [_shown_as(letter) for letter in MARKER], len(MARKER) // 2
     begin, rest = "".join(letters[:half]), "".join(letters[half:])
-    return re.compile(f"[{_OPENING}]{_SPACE}(?:{_SLASH}{_SPACE})?{begin}(?={rest})")
+    closing = rf"[\s{_INVISIBLE}]{{0,8}}{_SLASH}{{1,2}}[\s{_INVISIBLE}]{{0,8}}"
+    return re.compile(rf"[{_OPENING}](?:{closing}|[{_INVISIBLE}]{{0,4}}){begin}(?={rest}(?![A-Za-z]))")
 
 
 _MARKER = _marker_pattern()

@@ -223,7 +223,7 @@ class LlamaCppEngine:
         self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
         self._upkeep: asyncio.Task[None] | None = None
-        self._cached_salt = ""
+        self._cached_salt: str | None = None
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "LlamaCppEngine":
@@ -324,8 +324,10 @@ class LlamaCppEngine:
                 f"the prompt takes {len(prompt)} tokens, its answer up to {after}, and the judge's context holds "
                 f"{self._context_tokens}; allow judging.truncate, or raise the engine's ?context=",
             )
-        fresh, self._cached_salt = batch.cache_salt != self._cached_salt, batch.cache_salt
-        return await LlamaCppExchange(self._process.http, tokens, prompt, call, fresh=fresh).reply()
+        fresh, self._cached_salt = batch.cache_salt != self._cached_salt, None
+        reply = await LlamaCppExchange(self._process.http, tokens, prompt, call, fresh=fresh).reply()
+        self._cached_salt = batch.cache_salt  # only now: a call that is cancelled may leave another prompt in the cache
+        return reply
 
     @property
     def _loaded(self) -> bool:
