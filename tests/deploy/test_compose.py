@@ -14,7 +14,7 @@ FILE = ROOT / "docker/compose.yaml"
 SECRETS = {
     "POSTGRES_PASSWORD": "of-postgres",
     "VALKEY_PASSWORD": "of-valkey",
-    "ADJUDGE_SIGNING_SECRET": "of-the-signatures",
+    "ADJUDGE_SIGNING_SECRET": "of-the-fences-here",
     "ADJUDGE_JUDGE_TOKEN": "that-of-the-judge",
     "ADJUDGE_BOOTSTRAP_KEY": f"adj_{'a' * 16}_{'b' * 43}",
 }

@@ -302,7 +302,9 @@ def _describe(error: Mapping[str, Any]) -> str:
 _OTHER_VARIABLES = {"API_KEY", "CPU_MODEL", "GPU_MODEL", "JUDGE_CPUS", "LISTEN", "METRICS_KEY"}
 """Variables of the client and of the compose file."""
 
-_RENAMED = {"FENCE_SECRET": "SIGNING_SECRET"}
+_RENAMED = (("FENCE_SECRET", "SIGNING_SECRET"),)
+"""Variables of releases before, and what they are called now."""
+
 _MIN_LIKENESS = 0.75
 
 
@@ -313,8 +315,8 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         name = variable.upper().removeprefix(_PREFIX)
         if name == variable.upper() or name in known | _OTHER_VARIABLES or value.startswith("tcp://"):
             continue  # Kubernetes sets variables such as ADJUDGE_API_PORT=tcp://… for its services
-        if name in _RENAMED:
-            yield f"{variable} has no effect; it is called {_PREFIX}{_RENAMED[name]} now"
+        if now := dict(_RENAMED).get(name):
+            yield f"{variable} has no effect; it is called {_PREFIX}{now} now"
             continue
         for nearest in get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS):
             yield f"{variable} is no setting and has no effect; did you mean {_PREFIX}{nearest}?"

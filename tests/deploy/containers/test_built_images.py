@@ -29,7 +29,7 @@ SETTINGS = {
     "worker": {
         "ADJUDGE_URL": "http://127.0.0.1:8000",
         "ADJUDGE_QUEUE_URL": "redis://127.0.0.1:6379/1",
-        "ADJUDGE_SIGNING_SECRET": "of-the-signatures",
+        "ADJUDGE_SIGNING_SECRET": "of-the-fences-here",
     },
     "judge-cpu": {"ADJUDGE_JUDGE_TOKEN": "that-of-the-judge"},
 }
