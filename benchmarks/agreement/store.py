@@ -206,7 +206,7 @@ class StoredEngine:
 
     def _key(self, batch: Batch) -> str:
         identity, call = self._started, _only(batch)
-        digests = CallDigests(f"{identity.weights_digest}\0{identity.engine}", batch.system, batch.shared)
+        digests = CallDigests(f"{identity.weights_digest}\0{identity.engine}", batch)
         return digests.of(call)[0].hex()
 
     def _stored(self, batch: Batch, reply: Reply, seconds: float) -> StoredReply:

@@ -9,7 +9,7 @@ The values of variables are untrusted text. Control tokens and markers in them a
 import hashlib
 import secrets
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.prompts import InvalidTemplate
-from judge_server.prompts.fencing import MARKER, neutralise
+from judge_server.prompts.fencing import MARKER, fence, neutralise
 from judge_server.prompts.library import read_source
 
 TEMPLATE_VERSION = "1"
@@ -129,5 +129,5 @@ def _environment(overrides: tuple[tuple[str, str], ...] = ()) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: neutralise(value) if isinstance(value, str) else value,
     )
-    environment.filters["fenced"] = lambda text: f"<{_PLACEHOLDER}>\n{neutralise(text)}\n</{_PLACEHOLDER}>"
+    environment.filters["fenced"] = partial(fence, marker=_PLACEHOLDER)
     return environment

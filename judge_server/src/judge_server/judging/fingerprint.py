@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.ports import AnswerForm, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
+from judge_server.ports import AnswerForm, Batch, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
 from rubric_store.byte_cache import ByteCache
 from trainer_client.wire import RATIONALE_TOKENS
 
@@ -49,16 +48,14 @@ def judge_fingerprint(
 class CallDigests:
     """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each.
 
-    With another `cache_salt`, all digests are others.
+    Everything that the calls of `batch` share enters, its `cache_salt` included; its calls do not.
     """
 
-    def __init__(
-        self, fingerprint: str, system: str, shared: str, images: Sequence[str] = (), *, cache_salt: str = ""
-    ) -> None:
-        self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
-        if cache_salt:
-            self._start.update(b"\0salt" + hashlib.sha256(cache_salt.encode()).digest())
-        for image in images:
+    def __init__(self, fingerprint: str, batch: Batch) -> None:
+        self._start = hashlib.sha256(f"{fingerprint}\0{batch.system}\0{batch.shared}\0".encode())
+        if batch.cache_salt:
+            self._start.update(b"\0salt" + hashlib.sha256(batch.cache_salt.encode()).digest())
+        for image in batch.images:
             self._start.update(b"\0image" + hashlib.sha256(image.encode()).digest())
 
     def of(self, call: Call, verdicts: int = 1, scaling: ProbabilityMap = UNSCALED) -> tuple[bytes, ...]:

@@ -111,12 +111,11 @@ class PairPlanner:
         )
         question = ask(self._prepared, about, self._question, A_OR_B, None, "yes_no")
         images = (*self._images, *first.images, *second.images)
-        salt = self._prepared.cache_salt
-        called = CallDigests(self._prepared.fingerprint, templates.system, shared, images, cache_salt=salt)
-        digests = called.of(question.call)
+        batch = Batch(templates.system, shared, (question.call,), images, self._prepared.cache_salt)
+        digests = CallDigests(self._prepared.fingerprint, batch).of(question.call)
         return ResponsePlan(
             (PendingVerdict(about, "judge", digests),),
-            Batch(templates.system, shared, (question.call,), images, salt),
+            batch,
             (PlannedCall(question, digests),),
             system_alone=templates.system,
             group=self._group,

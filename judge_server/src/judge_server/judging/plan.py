@@ -20,7 +20,7 @@ from judge_server.judging.presentation import (
 )
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.replies import combine_turns
-from judge_server.ports import Batch, Call, CallFailure, JudgeResult, SamplingOptions
+from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
@@ -290,7 +290,8 @@ class GroupPlanner:
         images = (*self._images, *images_of(judged.messages or ()))
         unmet = self._decided(judged)
         to_ask = tuple([criterion for criterion in self._to_ask if criterion.id not in unmet])
-        draft = _Draft(self._digests(shared, images))
+        batch = self._batch(shared, images)
+        draft = _Draft(CallDigests(self._prepared.fingerprint, batch))
         draft.votes_of = {id_: [digest] for id_, (digest, _) in unmet.items()}
         self._add_calls(draft, to_ask, turns, judged, tuple([step.number for step in steps]))
         subjects: dict[str, bytes] = {}
@@ -305,7 +306,7 @@ class GroupPlanner:
         pending = self._pending(draft, unmet, turns)
         return ResponsePlan(
             pending,
-            self._batch(shared, [a.question.call for a in draft.calls], images),
+            replace(batch, calls=tuple([a.question.call for a in draft.calls])),
             tuple(draft.calls),
             tuple(draft.checks.items()),
             self._prepared.multi_templates.system
@@ -348,10 +349,11 @@ class GroupPlanner:
     def _plan_content_free(self) -> ResponsePlan:
         """Plan the calls about an empty response, one for each criterion, without a step or a turn."""
         shared, _ = self._shared(JudgedContent(EMPTY_RESPONSE, 0, None), (), (), None, None)
-        digests = self._digests(shared, self._images)
+        batch = self._batch(shared, self._images)
+        digests = CallDigests(self._prepared.fingerprint, batch)
         questions = [ask_alone(self._prepared, criterion, None, None) for criterion in self._to_ask]
         planned = tuple([PlannedCall(one, digests.of(one.call, scaling=one.scaling)) for one in questions])
-        batch = self._batch(shared, [one.call for one in questions], self._images)
+        batch = replace(batch, calls=tuple([one.call for one in questions]))
         scaling_for = self._prepared.calibration.scaling_for
         self._content_free_by_id = {
             criterion.id: (call.digests[0], scaling_for(criterion))
@@ -359,12 +361,9 @@ class GroupPlanner:
         }
         return ResponsePlan((), batch, planned, system_alone=self._prepared.single_templates.system, group=self._group)
 
-    def _digests(self, shared: str, images: Sequence[str]) -> CallDigests:
-        salt = self._prepared.cache_salt
-        return CallDigests(self._prepared.fingerprint, self._templates.system, shared, images, cache_salt=salt)
-
-    def _batch(self, shared: str, calls: Sequence[Call], images: tuple[str, ...]) -> Batch:
-        return Batch(self._templates.system, shared, tuple(calls), images, self._prepared.cache_salt)
+    def _batch(self, shared: str, images: tuple[str, ...]) -> Batch:
+        """Return what the calls about a text share, without the calls."""
+        return Batch(self._templates.system, shared, (), images, self._prepared.cache_salt)
 
     def _content_free_for(self, relative: Collection[RelativeVerdict]) -> ResponsePlan | None:
         """Return the plan of the calls about an empty response that these verdicts need."""

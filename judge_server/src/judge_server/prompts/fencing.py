@@ -120,9 +120,9 @@ def neutralise(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def fence(text: str) -> str:
+def fence(text: str, marker: str = MARKER) -> str:
     """Return the neutralised text between its two marker lines."""
-    return f"<{MARKER}>\n{neutralise(text)}\n</{MARKER}>"
+    return f"<{marker}>\n{neutralise(text)}\n</{marker}>"
 
 
 RESULT_ROLES = frozenset({"tool", "function"})

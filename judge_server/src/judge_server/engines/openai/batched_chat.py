@@ -8,8 +8,10 @@ if the request is refused: what a call's answer is never depends on what it was 
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from judge_server.engines.openai.completions import ChatCompletion
@@ -61,17 +63,22 @@ class _Gathered:
 class BatchedChat:
     """Sends the chat requests of one batch of calls, together where they begin in the same event loop iteration.
 
-    All carry `session`. What the endpoint refuses changes `limits`, which the batches of an endpoint share.
+    All carry `session`, and the `fields` in their bodies. What the endpoint refuses changes `limits`, which the batches
+    of an endpoint share.
     """
 
-    def __init__(self, http: OpenAIHttp, session: str, limits: BatchLimits) -> None:
+    def __init__(
+        self, http: OpenAIHttp, session: str, limits: BatchLimits, fields: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._http = http
         self._session = session
         self._limits = limits
+        self._fields = fields
         self._open: list[_Gathered] = []
 
     async def chat(self, body: dict[str, Any], *, limit: int) -> ChatCompletion:
         """Request one chat completion of at most `limit` tokens. Raises `EndpointError`."""
+        body = {**body, **self._fields}
         if not self._limits.offered or limit > MAX_BATCHED_TOKENS:
             return await self._http.chat(body, session=self._session)
         gathered, place = self._join(body)

@@ -156,8 +156,11 @@ class OpenAIEngine:
         The first call is sent alone, unless the server shares the prefix of calls that arrive together.
         """
         session = self._http.session_of(batch.cache_salt, batch.system, batch.shared, *batch.images)
-        requests = BatchedChat(self._http, session, self._batch_limits)
         shares = self._endpoint is not None and self._endpoint.capabilities.prefix_in_flight
+        salted = (
+            {"cache_salt": batch.cache_salt} if batch.cache_salt and shares else {}
+        )  # only vLLM shares, and knows it
+        requests = BatchedChat(self._http, session, self._batch_limits, salted)
         alone = 0 if shares else min(1, len(batch.calls))
         waves = (range(alone), range(alone, len(batch.calls)))
         for wave in waves:
@@ -256,14 +259,11 @@ class Conversation:
         self._requests = requests
         self._endpoint = endpoint
         self._learned = learned
-        self._salted: dict[str, str] = {}
 
     async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         """Return the reply to one call; raises `EndpointError` if a request fails."""
         dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
         messages = first_messages(batch, call)
-        if batch.cache_salt and capabilities.prefix_in_flight:  # a vLLM server, which knows the field
-            self._salted = {"cache_salt": batch.cache_salt}
         least = min_tokens(messages) + reserved_tokens(call, dialect)
         if least > self._endpoint.context_tokens:
             return context_overflow(least, self._endpoint.context_tokens)
@@ -317,7 +317,7 @@ class Conversation:
         limit_field = self._endpoint.dialect.limit_field
         limits = self._learned
         while True:
-            body = {**body, **self._salted, limit_field: limits.limit(body[limit_field])}
+            body = {**body, limit_field: limits.limit(body[limit_field])}
             try:
                 completion = await self._requests.chat(body, limit=body[limit_field])
             except EndpointError as error:
