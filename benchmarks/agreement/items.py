@@ -10,11 +10,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from judge_server.evaluation.labelled import Half, half_of
+from judge_server.evaluation.labelled import MET_FROM, READERS, Half, LabelledResponse, half_of
 
 GSM8K = "gsm8k_model_rollouts.jsonl"
 CONTRACTNLI = "contractnli_dev_test_docs.jsonl"
@@ -327,50 +327,36 @@ def processbench(folder: Path) -> Iterator[Item]:
             )
 
 
-def _wice(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    for row in rows(folder / "wice_dev.jsonl"):
-        yield row, "\n".join(row["evidence"])
-
-
 def wice(folder: Path) -> Iterator[Item]:
     """Yield sentences of Wikipedia with the page that they cite as grounding: is the sentence supported?"""
-    for row, source in _wice(folder):
-        yield Item(
-            "wice",
-            row["id"],
-            "Write one sentence for an encyclopedia.",
-            row["claim"],
-            "What the response states is supported by the source.",
-            row["label"] == "supported",
-            grounding=source,
-        )
+    return _read("wice", folder / "wice_dev.jsonl")
 
 
 def wice_prompt(folder: Path) -> Iterator[Item]:
     """Yield the same sentences with the page in the prompt."""
-    for row, source in _wice(folder):
-        yield Item(
-            "wice-prompt",
-            row["id"],
-            f"Write one sentence that states a point of the following article.\n\n{source}",
-            row["claim"],
-            "Every fact in the response is supported by the article.",
-            row["label"] == "supported",
+    for item in wice(folder):
+        yield replace(
+            item,
+            task="wice-prompt",
+            prompt=f"Write one sentence that states a point of the following article.\n\n{item.grounding}",
+            criterion="Every fact in the response is supported by the article.",
+            grounding=None,
         )
 
 
 def pubmedqa(folder: Path) -> Iterator[Item]:
     """Yield the answer yes to research questions, with the abstract as grounding: do its findings support it?"""
-    for row in rows(folder / "pubmedqa.jsonl"):
-        yield Item(
-            "pubmedqa",
-            row["id"],
-            row["question"],
-            "Yes.",
-            "The answer is what the findings of the source support.",
-            row["final_decision"] == "yes",
-            grounding="\n".join(row["contexts"]),
-        )
+    return _read("pubmedqa", folder / "pubmedqa.jsonl")
+
+
+def _read(reader: str, file: Path) -> Iterator[Item]:
+    """Yield an item for each label that a reader of `adjudge evaluate` finds; the task is called like the reader."""
+    for example in READERS[reader].read(file):
+        assert isinstance(example, LabelledResponse)
+        for one in example.criteria:
+            met = example.labels[one.id] >= MET_FROM
+            asked = (example.row, example.prompt, example.response, one.description, met)
+            yield Item(reader, *asked, grounding=example.grounding)
 
 
 TASKS: dict[str, Callable[[Path], Iterator[Item]]] = {

@@ -513,8 +513,8 @@ def summeval(file: Path) -> Iterator[Example]:
             yield labelled_response(row["id"], "Summarize the article.", summary, asked, grounding=row["text"])
 
 
-SUPPORTED = "Everything that the response states is supported by the source."
-ANSWER_SUPPORTED = "The answer is what the findings in the source support."
+SUPPORTED = "What the response states is supported by the source."
+ANSWER_SUPPORTED = "The answer is what the findings of the source support."
 
 
 def wice(file: Path) -> Iterator[Example]:
@@ -525,7 +525,7 @@ def wice(file: Path) -> Iterator[Example]:
     for row in rows(file):
         name, source = row.get("id") or row["meta"]["id"], "\n".join(row["evidence"])
         asked = [("supported", SUPPORTED, row["label"] == "supported")]
-        yield labelled_response(name, "Write a sentence for an encyclopedia.", row["claim"], asked, grounding=source)
+        yield labelled_response(name, "Write one sentence for an encyclopedia.", row["claim"], asked, grounding=source)
 
 
 def pubmedqa(file: Path) -> Iterator[Example]:
