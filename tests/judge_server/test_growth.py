@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.items import ItemForm, read_items
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.presentation import (
@@ -26,6 +25,7 @@ from judge_server.judging.replies import read_label_choice
 from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice
+from judge_server.prompts.disguises import normalise, undisguised
 from judge_server.prompts.fencing import neutralise, render_conversation
 from judge_server.verifiers import choices, formulas
 from judge_server.verifiers.answers import read_answer, stated_value, with_decimal_point

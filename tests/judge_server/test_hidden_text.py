@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always
 from judge_server.evaluation.attacks.corpus import DISGUISES
-from judge_server.judging.disguises import undisguised
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.ports import Batch, Call, Reply
+from judge_server.prompts.disguises import undisguised
 from judge_server.verifiers.worker import decide
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import prepared

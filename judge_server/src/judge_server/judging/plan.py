@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from judge_server.errors import invalid_field
 from judge_server.judging.calibration import EMPTY_RESPONSE, ProbabilityMap, RelativeVerdict
-from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
     decoy_for,
@@ -21,6 +20,7 @@ from judge_server.judging.presentation import (
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.replies import combine_turns
 from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
+from judge_server.prompts.disguises import normalise, undisguised
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from judge_server.judging.disguises import normalise
+from judge_server.prompts.disguises import normalise
 from judge_server.prompts.fencing import RESULT_ROLES, fence, render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces

@@ -9,42 +9,29 @@ one, and a tool name that is not plain is moved inside the fence.
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from judge_server.prompts.disguises import INVISIBLE, shown_as
 from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.wire.groups import Message, ToolCall
 
 MARKER = "material"
 """The name of the tags around judged text."""
 
-_LOOKALIKES = {
-    "a": "аАɑαΑᴀ",
-    "e": "еЕёЁεΕᴇ",
-    "i": "іІıɩιΙɪ|1l",
-    "l": "1IІΙӏӀ|ʟ",
-    "m": "мМΜᴍ",
-    "r": "гᴦʀ",
-    "t": "тТτΤᴛ",
-}
-"""What looks like a letter of the marker: letters of other scripts, small capitals, and letters of the same shape."""
+_SAME_SHAPE = {"e": "Ёё", "i": "1l|", "l": "1IІΙӀ|", "r": "ᴦ"}
+"""What is taken for a letter of the marker at a glance, beside what is shown as it."""
 
-_STYLED = (range(0x2100, 0x2150), range(0x24B6, 0x24EA), range(0xFF21, 0xFF5B), range(0x1D400, 0x1D6A4))
-_INVISIBLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
-    "\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef"
-)
+_INVISIBLE = f"{INVISIBLE}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\U000e0080-\U000e00ff"
 _OPENING = "<＜﹤‹〈⟨〈❬❮˂ᐸ≺«《"
 _SLASH = "[/\\\\∕⁄／⧸╱]"
 
 
-def _shown_as(letter: str) -> str:
-    """Return a pattern of all that is shown as a letter, with up to four invisible characters after it."""
-    styled = [chr(code) for codes in _STYLED for code in codes]
-    same = [one for one in styled if unicodedata.normalize("NFKC", one).casefold() == letter]
-    return f"[{re.escape(''.join([letter, letter.upper(), *_LOOKALIKES[letter], *same]))}][{_INVISIBLE}]{{0,4}}"
+def _letter_pattern(letter: str) -> str:
+    """Return a pattern of a letter and of what passes for it, with up to four invisible characters after it."""
+    shown = "".join([letter, letter.upper(), shown_as(letter), _SAME_SHAPE.get(letter, "")])
+    return f"[{re.escape(shown)}][{_INVISIBLE}]{{0,4}}"
 
 
 def _marker_pattern() -> re.Pattern[str]:
@@ -53,14 +40,13 @@ def _marker_pattern() -> re.Pattern[str]:
     White space may stand in a closing tag only, or `a < material cost` would be one. Every match is shorter than
     `LONGEST_TOKEN`.
     """
-    letters, half = [_shown_as(letter) for letter in MARKER], len(MARKER) // 2
+    letters, half = [_letter_pattern(letter) for letter in MARKER], len(MARKER) // 2
     begin, rest = "".join(letters[:half]), "".join(letters[half:])
     closing = rf"[\s{_INVISIBLE}]{{0,8}}{_SLASH}{{1,2}}[\s{_INVISIBLE}]{{0,8}}"
     return re.compile(rf"[{_OPENING}](?:{closing}|[{_INVISIBLE}]{{0,4}}){begin}(?={rest}(?![A-Za-z]))")
 
 
 _MARKER = _marker_pattern()
-_CAN_OPEN = re.compile(f"[{_OPENING}]")
 
 _CHAT_TOKEN = re.compile(
     r"<(?=[|｜]"  # <|im_start|>, <｜User｜> and the like
@@ -113,8 +99,7 @@ def neutralise(text: str) -> str:
     """Break chat-template tokens and markers with a space, replace control characters by U+FFFD, keep all else."""
     if "<" in text or "[" in text or "]" in text:  # every match of the pattern begins with one of them
         text = break_tokens(_CHAT_TOKEN, text)
-    if _CAN_OPEN.search(text):
-        text = break_tokens(_MARKER, text)
+    text = break_tokens(_MARKER, text)
     if text.isascii():  # then a table is four times as fast
         return text.translate(_ASCII_UNPRINTABLE)
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

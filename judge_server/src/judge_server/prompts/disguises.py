@@ -13,10 +13,14 @@ _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _TAGS = "\U000e0000-\U000e007f"
 _JOINERS = "\u200b-\u200d"
 _DIRECTIONS = "\u200e\u200f\u061c"
+_HIDING = f"\u00ad\u180e\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb{_TAGS}"
+INVISIBLE = f"{_SELECTORS}{_JOINERS}{_DIRECTIONS}{_HIDING}"
+"""The invisible characters, for use in a character class."""
+
 _INVISIBLE = re.compile(
     "(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f)"  # of a region
     f"|(?P<selectors>[{_SELECTORS}]++)|(?P<joiners>[{_JOINERS}]++)|(?P<directions>[{_DIRECTIONS}]++)"
-    f"|[\u00ad\u180e\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb{_TAGS}]++"
+    f"|[{_HIDING}]++"
 )
 _JOINABLE = re.compile(  # scripts and emoji whose characters are joined or separated by invisible ones
     f"[^\\x00-\u058f\u061c\u180e\u1e00-\u214f\u2460-\u24ff\u3000\u3164\ufeff\uff01-\uff5e\uffa0\ufff9-\ufffb"
@@ -136,6 +140,14 @@ _MARKED = re.compile(f"([0-9A-Za-z\u00c0-\u024f])([{_MARKS}]++)")
 _REVERSED = re.compile("\u202e([^\u202c\u202e\n]*+)\u202c?")
 _LETTERS = re.compile(r"[^\W\d_]++")
 _MIXED_FROM = 3
+
+
+def shown_as(letter: str) -> str:
+    """Return every other character that is shown as this Latin letter, in either case."""
+    return "".join(
+        [shown for shown, plain in (_LOOKALIKES | _STYLED).items() if plain.casefold() == letter]
+        + [of for plain, of in _FURTHER_LOOKALIKES.items() if plain.casefold() == letter]
+    )
 
 
 class _Plain(dict[int, str]):
