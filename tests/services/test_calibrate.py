@@ -9,7 +9,6 @@ import pytest
 from click.testing import Result
 
 from adjudge_services.judges import references_by_judge
-from judge_server.evaluation.labelled import half_of
 from tests.services.command import adjudge, failure_of
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -51,11 +50,11 @@ def verdicts_of(tmp_path: Path, engine: str = "scripted://hash") -> Result:
 def test_a_service_applies_the_version_that_the_settings_name(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature", exit_code=0)
+    stored = adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "platt", exit_code=0)
     assert "stored team@1" in stored.stdout
     assert (
         "unchanged: team@1"
-        in adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature").stdout
+        in adjudge("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "platt").stdout
     )
     shown = json.loads(adjudge("calibrations", "show", "team").stdout)
     assert shown["measured"]["brier"]["n"] > 50
@@ -100,17 +99,51 @@ def test_references_are_listed_for_the_default_judge_or_by_judge() -> None:
         references_by_judge('{"large": 3}')
 
 
-def test_a_calibration_that_makes_held_out_rows_worse_is_not_stored(tmp_path: Path) -> None:
-    """The judge is always right on the rows for fitting, and always wrong on the others."""
-    file = label(tmp_path, lambda p, place, n: (p >= 0.5) != (half_of(f"g{place}") == "held"))
+def test_a_calibration_that_makes_other_rows_worse_is_not_stored(tmp_path: Path) -> None:
+    """The judge does not know, and each row's labels are opposed to those of most others."""
+    unsure = [
+        json.loads(line) for line in Path(label(tmp_path, lambda p, place, n: 0.4 < p < 0.6)).read_text().splitlines()
+    ]
+    rows = []
+    for row in unsure:
+        labels = {name: len(rows) % 2 == 0 for name, met in row["labels"][0].items() if met}
+        rows += [row | {"labels": [labels]}] if labels and len(rows) < 10 else []
+    file = written(tmp_path / "unsure.jsonl", *rows)
     assert "makes the Brier score worse" in failure_of(adjudge("calibrate", "scripted://hash", file, "--name", "team"))
     assert "No calibration is stored yet" in adjudge("calibrations").stdout
+
+
+def test_a_dozen_labels_are_enough_to_begin(labelled: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in Path(labelled).read_text().splitlines()[:2]]
+    stored = adjudge(
+        "calibrate", "scripted://hash", written(tmp_path / "few.jsonl", *rows), "--name", "few", exit_code=0
+    )
+    assert "12 verdicts of 2 rows" in stored.stdout
+    one = adjudge("calibrate", "scripted://hash", written(tmp_path / "one.jsonl", *rows[:1]), "--name", "few")
+    assert "too few to fit on; give at least 8" in failure_of(one)
+
+
+def test_a_promised_error_sets_the_band(tmp_path: Path) -> None:
+    """The judge is right about what it is sure of, and at chance between 0.3 and 0.7."""
+    sure = label(
+        tmp_path,
+        lambda p, place, n: p >= 0.5 if abs(p - 0.5) > 0.2 else (place * 6 + n) * 0.618034 % 1 < 0.5,
+    )
+    asked = ("calibrate", "scripted://hash", sure, "--name", "team")
+    result = adjudge(*asked, "--error", "0.1", exit_code=0)
+    assert "at most 10% are wrong, with 95% confidence" in " ".join(result.stdout.split())
+    low, high = json.loads(adjudge("calibrations", "show", "team").stdout)["calibration"]["uncertain_band"]
+    assert 0 < low < 0.5 < high < 1
+    assert "leave out --uncertain-band" in failure_of(
+        adjudge(*asked, "--error", "0.1", "--uncertain-band", "0.4", "0.6")
+    )
+    assert "cannot show that at most 1%" in failure_of(adjudge(*asked, "--error", "0.01"))
 
 
 def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rates(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
+    asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "platt")
     assert "write the lower end first" in failure_of(adjudge(*asked, "--uncertain-band", "0.6", "0.4"))
     adjudge(*asked, "--uncertain-band", "0.4", "0.6", exit_code=0)
     stored = json.loads(adjudge("calibrations", "show", "team").stdout)

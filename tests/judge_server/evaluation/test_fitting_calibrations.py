@@ -10,17 +10,25 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from judge_server.evaluation.fitting.calibrations import (
+    CONFIDENCE,
     FEWEST_LABELS,
-    LABELS_FOR,
+    LABELS_FOR_BETA,
     LABELS_OF_A_PART,
     METHODS,
+    SPREAD_OF_JUDGES,
+    SPREAD_OF_PARTS,
     Method,
     NotEnoughLabelsError,
+    OutOfFold,
+    band_for_error,
     before_and_after,
     best_method,
+    cross_validate,
     fit_calibration,
     fit_map,
+    shrunk_platt,
 )
+from judge_server.evaluation.metrics import VerdictArrays
 from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import ProbabilityMap, criterion_key
 
@@ -80,9 +88,36 @@ def test_beta_calibration_drops_a_coefficient_that_would_reverse_the_order() -> 
 
 
 def test_a_few_extreme_labels_do_not_bend_a_map_far() -> None:
-    """Separable labels have no finite logistic fit; the ridge keeps the map near the neutral one."""
+    """Separable labels have no finite logistic fit; shrinkage keeps the map near the neutral one."""
     raw, labels = [0.4] * 10 + [0.6] * 10, [False] * 10 + [True] * 10
     assert 1.0 < fit_map(raw, labels, "platt").slope < 20.0
+
+
+def test_without_labels_a_map_is_neutral() -> None:
+    nothing = np.zeros(0)
+    assert shrunk_platt(nothing, nothing.astype(bool)) == pytest.approx(np.zeros((1, 2)))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 0.99), st.booleans(), st.sampled_from(["a", "b"])), min_size=1, max_size=30),
+    st.lists(st.floats(-1, 1), min_size=6, max_size=6),
+)
+def test_a_shrunk_map_is_the_mode_of_the_posterior(labelled: list[tuple[float, bool, str]], step: list[float]) -> None:
+    p, y = np.array([one[0] for one in labelled]), np.array([one[1] for one in labelled])
+    member = np.array([[one[2] == "a", one[2] == "b"] for one in labelled])
+
+    def log_posterior(own: np.ndarray) -> float:
+        spreads = (SPREAD_OF_JUDGES, SPREAD_OF_PARTS, SPREAD_OF_PARTS)
+        prior = -float(((own / np.array(spreads)) ** 2).sum()) / 2
+        for raw, label, of in zip(p, y, member, strict=True):
+            u, a = own[0] + of @ own[1:]
+            odds = math.exp(u) * math.log(raw / (1 - raw)) + a
+            prior -= math.log1p(math.exp(-odds if label else odds))
+        return float(prior)
+
+    found = shrunk_platt(p, y, member)
+    for size in (0.01, 0.1, 1.0):
+        assert log_posterior(found) >= log_posterior(found + size * np.reshape(step, (3, 2))) - 1e-6
 
 
 def test_a_balanced_threshold_is_the_best_one() -> None:
@@ -98,7 +133,7 @@ def test_a_balanced_threshold_is_the_best_one() -> None:
     assert balanced(fitted.threshold) >= max(balanced(t) for t in np.linspace(0.01, 0.99, 99)) - 1e-12
 
 
-@pytest.mark.parametrize("labels", [[True] * 50, [True, False] * 9])
+@pytest.mark.parametrize("labels", [[True] * 50, [True, False] * 3])
 def test_too_few_labels_are_refused(labels: list[bool]) -> None:
     with pytest.raises(NotEnoughLabelsError, match="are too few to fit on"):
         fit_map([0.5] * len(labels), labels, "platt")
@@ -110,8 +145,7 @@ def test_labels_that_decrease_with_the_probability_are_refused() -> None:
 
 
 def test_the_method_depends_on_the_number_of_labels() -> None:
-    assert [best_method(least) for least in LABELS_FOR.values()] == list(LABELS_FOR)
-    assert best_method(LABELS_FOR["platt"] - 1) == "temperature"
+    assert (best_method(LABELS_FOR_BETA - 1), best_method(LABELS_FOR_BETA)) == ("platt", "beta")
 
 
 def measured(
@@ -127,22 +161,93 @@ def measured(
     return verdicts, {(row, "c"): text for row in rows}
 
 
-def test_kinds_and_criteria_with_enough_labels_get_their_own_maps() -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_kinds_and_criteria_with_enough_labels_get_their_own_maps(method: Method) -> None:
     points, texts = measured(2 * LABELS_OF_A_PART, "point", "A.", 0.5, 1)
     pitfalls, more = measured(2 * LABELS_OF_A_PART, "pitfall", "B.", -0.5, 2)
-    few, others = measured(10, "bonus", "C.", 0.0, 3)
-    _, fitted = fit_calibration([*points, *pitfalls, *few], texts | more | others, name="n", method="platt")
+    few, others = measured(3, "bonus", "C.", 0.0, 3)
+    descriptions = texts | more | others
+    _, fitted = fit_calibration([*points, *pitfalls, *few], descriptions, name="n", method=method)
     assert set(fitted.by_kind) == {"point", "pitfall"}
     assert set(fitted.by_criterion) == {criterion_key("A."), criterion_key("B.")}
-    assert fitted.items == 4 * LABELS_OF_A_PART + 10
-    again = fit_calibration([*few, *pitfalls, *points], texts | more | others, name="n", method="platt")[1]
+    assert fitted.items == 4 * LABELS_OF_A_PART + 3
+    again = fit_calibration([*few, *pitfalls, *points], descriptions, name="n", method=method)[1]
     assert again.fitted_on == fitted.fitted_on
-    held, held_texts = measured(400, "pitfall", "B.", -0.5, 9)
-    found = before_and_after(held, held_texts, fitted)
+
+
+def test_a_criterion_with_few_labels_is_drawn_to_the_others() -> None:
+    """The labels of A say that the judge says yes too readily; eight of B say the opposite."""
+    many, texts = measured(200, "point", "A.", -2.0, 1)
+    few, more = measured(8, "point", "B.", 2.0, 2)
+    maps = fit_calibration([*many, *few], texts | more, name="n")[1].by_criterion
+    _, alone = shrunk_platt(np.array([one.raw_probability for one in few]), np.array([one.label == 1 for one in few]))[
+        0
+    ]
+    assert maps[criterion_key("A.")].intercept < maps[criterion_key("B.")].intercept < alone
+
+
+def test_a_calibration_is_measured_on_rows_that_it_was_not_fitted_on() -> None:
+    """Each row's labels are opposed to those of all others, which a map that had seen the row would use."""
+    some = [Measured(f"r{n}", "c", float(n % 2), 1.0, 0.5, 0.5, "point") for n in range(20)]
+    found = cross_validate(some, {(one.row, "c"): "A." for one in some}, method="platt")
+    assert found.calibrated.satisfied.tolist() != found.calibrated.labels.tolist()
+    seen = found.calibrated.probabilities
+    assert np.mean((seen - found.calibrated.labels) ** 2) >= 0.25
+    with pytest.raises(NotEnoughLabelsError, match="of one row"):
+        cross_validate([one._replace(row="r") for one in some], {("r", "c"): "A."}, method="platt")
+
+
+def test_figures_are_compared_before_and_after() -> None:
+    labelled, texts = measured(400, "pitfall", "B.", -0.5, 9)
+    found = before_and_after(cross_validate(labelled, texts, method="platt"))
     assert found["difference"]["brier"].high < 0
     assert found["difference"]["brier"].value == pytest.approx(
         found["calibrated"]["brier"].value - found["raw"]["brier"].value
     )
+
+
+def verdicts_with(labels: list[bool], p: list[float]) -> OutOfFold:
+    """Verdicts of a row each."""
+    y, probabilities = np.array(labels), np.array(p)
+    arrays = VerdictArrays(y, probabilities >= 0.5, probabilities)
+    return OutOfFold(tuple([f"r{n}" for n in range(len(y))]), arrays, arrays, np.ones(len(y), dtype=bool))
+
+
+def test_a_band_keeps_its_promise_on_other_verdicts() -> None:
+    """Of 300 draws, at most one in twenty has a band that lets through more errors than promised, but for chance."""
+    rng = np.random.default_rng(5)
+
+    def draw(n: int) -> OutOfFold:
+        odds = rng.normal(0, 2.5, n)
+        labels = rng.random(n) < 1 / (1 + np.exp(-odds))
+        return verdicts_with(labels.tolist(), (1 / (1 + np.exp(-odds))).tolist())
+
+    others, broken, found = draw(20_000), 0, 0
+    for _ in range(300):
+        try:
+            band = band_for_error(draw(150), 0.1)
+        except NotEnoughLabelsError:
+            continue
+        outside, found = others.outside(band).certain, found + 1
+        said = others.calibrated
+        broken += bool((said.satisfied != said.labels)[outside].mean() > 0.1)
+    assert found > 100
+    assert broken <= 300 * (1 - CONFIDENCE) + 3 * math.sqrt(300 * 0.05 * 0.95)
+
+
+def test_a_judge_at_chance_gets_no_band_however_many_labels() -> None:
+    rng = np.random.default_rng(7)
+    chance = verdicts_with((rng.random(3000) < 0.5).tolist(), rng.random(3000).tolist())
+    with pytest.raises(NotEnoughLabelsError, match="cannot show that at most 10% of the decided verdicts are wrong"):
+        band_for_error(chance, 0.1)
+
+
+def test_few_labels_promise_nothing_however_right_the_judge_is() -> None:
+    right = verdicts_with([True, False] * 8, [0.99, 0.01] * 8)
+    with pytest.raises(NotEnoughLabelsError, match="Label more rows"):
+        band_for_error(right, 0.05)
+    many = verdicts_with([True, False] * 80, [0.99, 0.01] * 80)
+    assert band_for_error(many, 0.05) == (0.5, 0.5)
 
 
 @given(st.floats(0, 1), st.floats(0.1, 5), st.floats(0.1, 5), st.floats(-3, 3))

@@ -201,7 +201,7 @@ class StoredCalibration(Fitted):
         judge: the fingerprint of the judge without a calibration. It covers weights, engine, templates and options.
         model: the model's name, for messages.
         config: the judging configuration, by field.
-        method: `temperature`, `platt`, `beta` or `isotonic`.
+        method: `platt`, `beta` or `isotonic`; `temperature` in versions of earlier releases.
         calibration: the maps, and the digest of the data that they were fitted on.
         measured: figures on rows that nothing was fitted on, by name, each with `value`, `low`, `high` and `n`;
             `sensitivity` and `specificity` also with `labels` and `effective_labels`.

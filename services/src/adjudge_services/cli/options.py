@@ -170,7 +170,7 @@ class MeasuredRows(Rows):
         ),
     ] = None
     half: Annotated[
-        Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
+        Literal["all", "fit", "held"], typer.Option(help="Which half of the rows to use, by a fixed hash.")
     ] = "all"
 
 

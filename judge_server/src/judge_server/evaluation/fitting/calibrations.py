@@ -1,42 +1,79 @@
 """Fit a calibration: a map from the judge's raw probability of yes to how often such verdicts are right.
 
-Four methods, from few labels to many: temperature (one number), Platt scaling (two), beta calibration (three; Kull et
-al. 2017) and isotonic regression (one per step). Needs scikit-learn, the extra `evaluate`.
+Platt scaling is fitted with shrinkage, so that ten labels help and none harm: the maps of kinds and of criteria are
+drawn towards that of all labels, and this one towards the judge's own probabilities. Beta calibration (Kull et al.
+2017) and isotonic regression have more freedom, and need a thousand labels and more.
+
+Nothing is measured on labels that it was fitted on: `cross_validate` calibrates each verdict by maps that were fitted
+without its row. Fitting needs scikit-learn and scipy, of the extra `evaluate`.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from judge_server.evaluation.corrected_rates import measure_error
+from judge_server.evaluation.corrected_rates import clusters_of, effective_size, measure_error
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.metrics import Bools, Estimate, Floats, RowBootstrap, VerdictArrays
+from judge_server.evaluation.labelled import criterion as make_criterion
+from judge_server.evaluation.metrics import (
+    Bools,
+    Estimate,
+    Floats,
+    RowBootstrap,
+    VerdictArrays,
+    estimate,
+    weighted_auroc,
+)
 from judge_server.evaluation.report import Measured
-from judge_server.judging.calibration import Calibration, ProbabilityMap, criterion_key
+from judge_server.judging.calibration import SATISFIED_THRESHOLD, Calibration, ProbabilityMap, criterion_key
+from trainer_client.wire import UncertainBand
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.ledger import JudgeError
 
-Method: TypeAlias = Literal["temperature", "platt", "beta", "isotonic"]
+Method: TypeAlias = Literal["platt", "beta", "isotonic"]
 
-METHODS: tuple[Method, ...] = ("temperature", "platt", "beta", "isotonic")
+METHODS: tuple[Method, ...] = ("platt", "beta", "isotonic")
 
-FEWEST_LABELS = 20
+FEWEST_LABELS = 8
 """The fewest labels that anything is fitted on."""
 
-LABELS_FOR: Mapping[Method, int] = {"temperature": FEWEST_LABELS, "platt": 60, "beta": 1000}
-"""From how many labels on the method `auto` takes each, as the simulation in docs/evaluation.md shows. It never takes
-`isotonic`, which was not the best method at any size that was tried, up to 3,000 labels."""
+LABELS_FOR_BETA = 1000
+"""From how many labels on the method `auto` takes beta calibration."""
 
 LABELS_OF_A_PART = 100
-"""The fewest labels of a kind or a criterion for a map of its own, with at least a tenth of them met and unmet."""
+"""The fewest labels of a kind or a criterion for a map of its own by `beta` or `isotonic`, or for a `balanced`
+threshold of its own, with at least a tenth of them met and unmet."""
 
-_RIDGE = 1.0
-"""The weight of the penalty on coefficients' distance from those of the neutral map, in labels."""
+LABELS_OF_A_SHRUNK_PART = 4
+"""The fewest labels of a kind or a criterion for a map of its own by `platt`, which shrinks it."""
+
+FOLDS = 10
+"""The parts into which rows are dealt to measure a calibration; with fewer rows, each is a part."""
 
 _CLIP = 1e-3
 """Raw probabilities nearer to 0 or 1 are fitted as these, so that a few saturated ones do not decide the slope."""
+
+
+class Spread(NamedTuple):
+    """How far maps may lie from the one that they are drawn to: the standard deviations of their normal priors.
+
+    Attributes:
+        log_slope: of the logarithm of the slope; 0.7 is a factor of 2.
+        intercept: of the intercept, in log-odds.
+    """
+
+    log_slope: float
+    intercept: float
+
+
+SPREAD_OF_JUDGES = Spread(0.8, 1.5)
+"""Of the map of all labels around the judge's own probabilities."""
+
+SPREAD_OF_PARTS = Spread(0.6, 1.2)
+"""Of the map of a kind around that of all labels, and of a criterion's around that of its kind."""
 
 
 class NotEnoughLabelsError(ValueError):
@@ -49,7 +86,7 @@ class MissingExtraError(ImportError):
 
 def best_method(labels: int) -> Method:
     """Return the method for a number of labels."""
-    return [method for method, least in LABELS_FOR.items() if least <= max(labels, FEWEST_LABELS)][-1]
+    return "beta" if labels >= LABELS_FOR_BETA else "platt"
 
 
 def fit_map(
@@ -69,55 +106,107 @@ def fit_map(
         ValueError: the labels do not rise with the raw probability, so no map keeps its order.
         MissingExtraError: scikit-learn is not installed.
     """
-    p, y = np.clip(np.asarray(raw, dtype=float), _CLIP, 1 - _CLIP), np.asarray(labels, dtype=bool)
-    if len(y) < FEWEST_LABELS or y.all() or not y.any():
+    p, y = _clipped(raw), np.asarray(labels, dtype=bool)
+    _check_labels(p, y)
+    return _with_threshold(_FITS[method](p, y), p, y, threshold)
+
+
+def _clipped(raw: Sequence[float]) -> Floats:
+    clipped: Floats = np.clip(np.asarray(raw, dtype=float), _CLIP, 1 - _CLIP)
+    return clipped
+
+
+def _check_labels(p: Floats, y: Bools) -> None:
+    met, unmet = int(y.sum()), int((~y).sum())
+    if len(y) < FEWEST_LABELS or not met or not unmet:
         raise NotEnoughLabelsError(
-            f"{len(y)} labels, {int(y.sum())} of them met, are too few to fit on; give at least {FEWEST_LABELS}, some "
-            "met and some unmet"
+            f"{len(y)} labels, {met} of them met, are too few to fit on; give at least {FEWEST_LABELS}, some met and "
+            "some unmet"
         )
-    fitted = _FITS[method](p, y)
+    # The deviation of the area under the ROC curve if the labels have nothing to do with p (Mann and Whitney 1947)
+    deviation = np.sqrt((len(y) + 1) / (12 * met * unmet))
+    if weighted_auroc(p, y, np.ones((1, len(y))))[0] < 0.5 - 2 * deviation:
+        raise ValueError(
+            "the labels do not rise with the judge's probabilities, so no calibration can help: measure the judge with "
+            "`adjudge evaluate`, and take another one for these criteria"
+        )
+
+
+def _with_threshold(
+    fitted: ProbabilityMap, p: Floats, y: Bools, threshold: float | Literal["balanced"]
+) -> ProbabilityMap:
     if threshold == "balanced":
         threshold = _balanced_threshold(np.array([fitted.calibrate(float(one)) for one in p]), y)
-    return ProbabilityMap(fitted.slope, fitted.intercept, fitted.slope_of_no, fitted.points, threshold)
+    return replace(fitted, threshold=threshold)
 
 
-def _temperature(p: Floats, y: Any) -> ProbabilityMap:
-    (slope,) = _logistic(_log_odds(p)[:, None], y, np.array([1.0]))
-    return ProbabilityMap(_rising(slope))
+def shrunk_platt(p: Floats, y: Bools, member: Bools | None = None) -> Floats:
+    """Fit Platt scaling with shrinkage: the posterior mode of a slope and an intercept, and of each part's own.
+
+    The log-odds of a label are exp(u) x + a, for x the log-odds of the raw probability. With u and a the sums over the
+    parts that a verdict belongs to, and normal priors of mean 0 with the deviations of `SPREAD_OF_JUDGES` for all
+    labels and `SPREAD_OF_PARTS` for each part, a slope is above 0 and without labels a map is neutral.
+
+    Args:
+        p: raw probabilities; shape (n,).
+        y: whether each criterion is met; shape (n,).
+        member: which verdicts belong to each part; shape (n, parts).
+
+    Returns:
+        log-slopes u and intercepts a of all labels, and of each part, to be added; shape (1 + parts, 2).
+    """
+    parts = np.zeros((len(p), 0), dtype=bool) if member is None else member
+    belongs = np.column_stack([np.ones(len(p)), parts])
+    deviations = np.array([SPREAD_OF_JUDGES, *[SPREAD_OF_PARTS] * parts.shape[1]])
+    x = _log_odds(p)
+
+    def loss(flat: Floats) -> tuple[float, Floats]:
+        own = flat.reshape(-1, 2)
+        u, a = (belongs @ own).T
+        odds = np.exp(u) * x + a
+        error = 1 / (1 + np.exp(-odds)) - y
+        slopes = np.column_stack([belongs.T @ (error * np.exp(u) * x), belongs.T @ error]) + own / deviations**2
+        value = np.logaddexp(0, np.where(y, -odds, odds)).sum() + ((own / deviations) ** 2).sum() / 2
+        return float(value), slopes.ravel()
+
+    start = np.zeros(2 * belongs.shape[1])
+    found = import_extra("scipy.optimize").minimize(loss, start, jac=True, method="L-BFGS-B")
+    mode: Floats = found.x.reshape(-1, 2)
+    return mode
 
 
-def _platt(p: Floats, y: Any) -> ProbabilityMap:
-    slope, intercept = _logistic(np.column_stack([_log_odds(p), np.ones(len(p))]), y, np.array([1.0, 0.0]))
-    return ProbabilityMap(_rising(slope), intercept)
+def _map_of(own: Floats) -> ProbabilityMap:
+    """Return the map of a log-slope and an intercept; shape (2,)."""
+    return ProbabilityMap(float(np.exp(own[0])), float(own[1]))
 
 
-def _beta(p: Floats, y: Any) -> ProbabilityMap:
+def _platt(p: Floats, y: Bools) -> ProbabilityMap:
+    return _map_of(shrunk_platt(p, y)[0])
+
+
+def _beta(p: Floats, y: Bools) -> ProbabilityMap:
     """Fit all three coefficients; one that comes out negative is left out, and the others are fitted again."""
     columns = np.column_stack([np.log(p), -np.log1p(-p), np.ones(len(p))])
     kept = [0, 1, 2]
     while True:
-        found = dict(zip(kept, _logistic(columns[:, kept], y, np.array([1.0, 1.0, 0.0])[kept]), strict=True))
+        model = import_extra("sklearn.linear_model").LogisticRegression(C=1e3, fit_intercept=False, max_iter=1000)
+        found = dict(zip(kept, model.fit(columns[:, kept], y).coef_[0].tolist(), strict=True))
         negative = [place for place in (0, 1) if found.get(place, 0.0) < 0]
         if not negative:
-            break
+            return ProbabilityMap(found.get(0, 0.0), found[2], found.get(1, 0.0))
         kept.remove(min(negative, key=lambda place: found[place]))
-    _rising(max(found.get(0, 0.0), found.get(1, 0.0)))
-    return ProbabilityMap(found.get(0, 0.0), found[2], found.get(1, 0.0))
 
 
-def _isotonic(p: Floats, y: Any) -> ProbabilityMap:
+def _isotonic(p: Floats, y: Bools) -> ProbabilityMap:
     isotonic = import_extra("sklearn.isotonic").IsotonicRegression(
         y_min=0.5 / len(y), y_max=1 - 0.5 / len(y), out_of_bounds="clip"
     )
     isotonic.fit(p, y.astype(float))
     points = zip(isotonic.X_thresholds_.tolist(), isotonic.y_thresholds_.tolist(), strict=True)
-    fitted = ProbabilityMap(points=tuple([(round(x, 6), round(v, 6)) for x, v in points]))
-    _rising(fitted.points[-1][1] - fitted.points[0][1])
-    return fitted
+    return ProbabilityMap(points=tuple([(round(x, 6), round(v, 6)) for x, v in points]))
 
 
-_FITS: Mapping[Method, Callable[[Floats, Any], ProbabilityMap]] = {
-    "temperature": _temperature,
+_FITS: Mapping[Method, Callable[[Floats, Bools], ProbabilityMap]] = {
     "platt": _platt,
     "beta": _beta,
     "isotonic": _isotonic,
@@ -129,32 +218,7 @@ def _log_odds(p: Floats) -> Floats:
     return odds
 
 
-def _logistic(x: Floats, y: Any, neutral: Floats) -> list[float]:
-    """Fit a logistic regression with a ridge towards the neutral map's coefficients; shapes (n, k), (n,), (k,).
-
-    The offset x @ neutral cannot be given to scikit-learn, so the ridge is written as labels: for each coefficient a
-    pair of observations at its scale that the neutral map predicts, of weight `_RIDGE` together.
-    """
-    linear = import_extra("sklearn.linear_model")
-    at = np.diag(np.maximum(np.std(x, axis=0), np.abs(x).mean(axis=0)))
-    expected = 1 / (1 + np.exp(-(at @ neutral)))
-    features = np.concatenate([x, at, at])
-    labels = np.concatenate([y.astype(int), np.ones(len(at), dtype=int), np.zeros(len(at), dtype=int)])
-    weights = np.concatenate([np.ones(len(y)), _RIDGE * expected, _RIDGE * (1 - expected)])
-    model = linear.LogisticRegression(C=1e6, fit_intercept=False, max_iter=1000, tol=1e-8)
-    return [float(one) for one in model.fit(features, labels, sample_weight=weights).coef_[0]]
-
-
-def _rising(slope: float) -> float:
-    if slope <= 0:
-        raise ValueError(
-            "the labels do not rise with the judge's probabilities, so no calibration can help: measure the judge with "
-            "`adjudge evaluate`, and take another one for these criteria"
-        )
-    return slope
-
-
-def _balanced_threshold(calibrated: Floats, y: Any) -> float:
+def _balanced_threshold(calibrated: Floats, y: Bools) -> float:
     """Return the threshold with the greatest balanced accuracy, in the middle between two probabilities."""
     values = np.unique(calibrated)
     cuts = np.concatenate([values[:1] / 2, (values[1:] + values[:-1]) / 2, (values[-1:] + 1) / 2])
@@ -184,7 +248,7 @@ def fit_calibration(
     method: Method | Literal["auto"] = "auto",
     threshold: float | Literal["balanced"] = 0.5,
 ) -> tuple[Method, Calibration]:
-    """Fit a calibration, with maps of their own for the kinds and criteria that have enough labels.
+    """Fit a calibration, with maps of their own for kinds and criteria.
 
     Args:
         measured: labelled verdicts; those without a raw probability are left out.
@@ -198,20 +262,52 @@ def fit_calibration(
     """
     known = [one for one in measured if one.score is not None and one.raw_probability is not None]
     chosen = best_method(len(known)) if method == "auto" else method
-    by_kind: dict[CriterionKind, list[Measured]] = {}
-    by_text: dict[str, list[Measured]] = {}
-    for one in known:
-        by_kind.setdefault(one.kind, []).append(one)  # type: ignore[arg-type]
-        by_text.setdefault(criterion_key(descriptions[one.row, one.criterion]), []).append(one)
+    p, y = _clipped([_raw(one) for one in known]), _labels(known)
+    _check_labels(p, y)
+    return chosen, _fit(known, descriptions, name, chosen, threshold)
 
-    def fit(some: Sequence[Measured]) -> ProbabilityMap:
-        own = best_method(len(some)) if method == "auto" else chosen
-        return fit_map([_raw(one) for one in some], [one.label >= MET_FROM for one in some], own, threshold)
 
-    default = fit(known)
-    kinds = {kind: fit(some) for kind, some in by_kind.items() if len(by_kind) > 1 and _enough(some)}
-    texts = {text: fit(some) for text, some in by_text.items() if len(by_text) > 1 and _enough(some)}
-    return chosen, Calibration(name, digest_of(known), len(known), default, kinds, texts)
+def _fit(
+    known: Sequence[Measured],
+    descriptions: Mapping[tuple[str, str], str],
+    name: str,
+    method: Method,
+    threshold: float | Literal["balanced"],
+) -> Calibration:
+    """Fit a calibration on verdicts with a raw probability, however few."""
+    p, y = _clipped([_raw(one) for one in known]), _labels(known)
+    kinds = np.array([one.kind for one in known], dtype=object)
+    texts = np.array([criterion_key(descriptions[one.row, one.criterion]) for one in known], dtype=object)
+    of_kind, of_text = _parts(kinds, y, method), _parts(texts, y, method)
+    parts = [*of_kind.values(), *of_text.values()]
+    if method == "platt":
+        own = shrunk_platt(p, y, np.column_stack(parts) if parts else None)
+        places = {part: place for place, part in enumerate([*of_kind, *of_text], 1)}
+        default, maps = _map_of(own[0]), []
+        for part in of_kind:
+            maps.append(_map_of(own[0] + own[places[part]]))
+        for part, of in of_text.items():
+            kind = places.get(kinds[of][0])
+            maps.append(_map_of(own[0] + own[places[part]] + (own[kind] if kind else 0.0)))
+    else:
+        default, maps = _FITS[method](p, y), [_FITS[method](p[of], y[of]) for of in parts]
+    default = _with_threshold(default, p, y, threshold)
+    found = [
+        _with_threshold(fitted, p[of], y[of], threshold if _enough(y[of]) else default.threshold)
+        for fitted, of in zip(maps, parts, strict=True)
+    ]
+    by_kind: dict[CriterionKind, ProbabilityMap] = dict(zip(of_kind, found, strict=False))
+    by_text = dict(zip(of_text, found[len(of_kind) :], strict=True))
+    return Calibration(name, digest_of(known), len(known), default, by_kind, by_text)
+
+
+def _parts(names: Any, y: Bools, method: Method) -> dict[Any, Bools]:
+    """Return which verdicts belong to each kind or criterion that gets a map of its own, if there are several."""
+    found = {name: names == name for name in dict.fromkeys(names)}
+    if len(found) < 2:
+        return {}
+    enough = _enough if method != "platt" else lambda y: len(y) >= LABELS_OF_A_SHRUNK_PART
+    return {name: of for name, of in found.items() if enough(y[of])}
 
 
 def _raw(one: Measured) -> float:
@@ -219,9 +315,13 @@ def _raw(one: Measured) -> float:
     return one.raw_probability
 
 
-def _enough(some: Sequence[Measured]) -> bool:
-    met = sum(one.label >= MET_FROM for one in some)
-    return len(some) >= LABELS_OF_A_PART and min(met, len(some) - met) >= len(some) / 10
+def _labels(some: Sequence[Measured]) -> Bools:
+    return np.array([one.label >= MET_FROM for one in some], dtype=bool)
+
+
+def _enough(y: Bools) -> bool:
+    """Whether a part has labels enough for a map that no other labels support."""
+    return len(y) >= LABELS_OF_A_PART and min(int(y.sum()), int((~y).sum())) >= len(y) / 10
 
 
 def digest_of(measured: Sequence[Measured]) -> str:
@@ -230,25 +330,80 @@ def digest_of(measured: Sequence[Measured]) -> str:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def before_and_after(
-    measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
-) -> dict[str, dict[str, Estimate]]:
-    """Compare raw and calibrated probabilities on verdicts that nothing was fitted on.
+class OutOfFold(NamedTuple):
+    """Labelled verdicts, each calibrated by maps that were fitted without its row; arrays of shape (n,).
+
+    Attributes:
+        rows: the row of each verdict.
+        raw, calibrated: the verdicts before and after.
+        certain: which of the calibrated ones are outside the calibration's band.
+    """
+
+    rows: tuple[str, ...]
+    raw: VerdictArrays
+    calibrated: VerdictArrays
+    certain: Bools
+
+    def outside(self, band: UncertainBand | None) -> "OutOfFold":
+        """Return the same verdicts with another band; None for no band."""
+        low, high = band or (0.0, 0.0)
+        p = self.calibrated.probabilities
+        return self._replace(certain=(p < low) | (p >= high))
+
+
+def cross_validate(
+    measured: Sequence[Measured],
+    descriptions: Mapping[tuple[str, str], str],
+    *,
+    method: Method,
+    threshold: float | Literal["balanced"] = 0.5,
+) -> OutOfFold:
+    """Calibrate every verdict by maps that were fitted without its row.
+
+    Rows are dealt into `FOLDS` parts by a fixed hash. Every part is calibrated by maps that were fitted on the others.
+
+    Raises:
+        NotEnoughLabelsError: all labels are of one row.
+        ValueError, MissingExtraError: as in `fit_map`.
+    """
+    known = [one for one in measured if one.score is not None and one.raw_probability is not None]
+    dealt = sorted({one.row for one in known}, key=lambda row: hashlib.sha256(row.encode()).digest())
+    if len(dealt) < 2:
+        raise NotEnoughLabelsError("all labels are of one row, so nothing can be measured on another; label more rows")
+    fold_of = {row: place % FOLDS for place, row in enumerate(dealt)}
+    folds = np.array([fold_of[one.row] for one in known])
+    calibrated, satisfied = np.zeros(len(known)), np.zeros(len(known), dtype=bool)
+    for fold in np.unique(folds):
+        kept = [one for one, other in zip(known, folds != fold, strict=True) if other]
+        maps = _fit(kept, descriptions, "fold", method, threshold)
+        for place in np.flatnonzero(folds == fold):
+            one = known[place]
+            own = maps.scaling_for(make_criterion("c", descriptions[one.row, one.criterion], one.kind or "point"))
+            calibrated[place] = own.calibrate(_raw(one))
+            satisfied[place] = calibrated[place] >= own.threshold
+    labels, raw = _labels(known), np.array([_raw(one) for one in known])
+    return OutOfFold(
+        tuple([one.row for one in known]),
+        VerdictArrays(labels, raw >= SATISFIED_THRESHOLD, raw),
+        VerdictArrays(labels, satisfied, calibrated),
+        np.ones(len(known), dtype=bool),
+    )
+
+
+def before_and_after(verdicts: OutOfFold) -> dict[str, dict[str, Estimate]]:
+    """Compare raw and calibrated probabilities.
 
     Returns:
         `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `ece`, `brier`
         and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band makes
         uncertain, as pass rates do.
     """
-    from judge_server.evaluation.metrics import estimate
-
-    rows, sample = _calibrated(measured, descriptions, calibration)
-    raw = np.array([_raw(one) for one in _with_probability(measured)])
-    weights = RowBootstrap(rows).weights(rows, sample.labels)
-    samples = {"raw": VerdictArrays(sample.labels, raw >= 0.5, raw), "calibrated": sample}
-    certain = {"raw": np.ones(len(rows), dtype=bool), "calibrated": _certain(sample, calibration)}
-    plain = {name: _with_rates(one, np.ones((1, len(rows))), certain[name]) for name, one in samples.items()}
-    drawn = {name: _with_rates(one, weights, certain[name]) for name, one in samples.items()}
+    weights = RowBootstrap(verdicts.rows).weights(verdicts.rows, verdicts.raw.labels)
+    one_each = np.ones((1, len(verdicts.rows)))
+    every = np.ones(len(verdicts.rows), dtype=bool)
+    samples = {"raw": (verdicts.raw, every), "calibrated": (verdicts.calibrated, verdicts.certain)}
+    plain = {name: _with_rates(sample, one_each, certain) for name, (sample, certain) in samples.items()}
+    drawn = {name: _with_rates(sample, weights, certain) for name, (sample, certain) in samples.items()}
     names = ("balanced_accuracy", "ece", "brier", "sensitivity", "specificity")
     found = {
         name: {f: estimate(float(plain[name][f][0]), drawn[name][f]) for f in names} for name in ("raw", "calibrated")
@@ -260,43 +415,15 @@ def before_and_after(
     return found
 
 
-def calibrated_error(
-    measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
-) -> JudgeError | None:
-    """Measure the calibrated judge's error on verdicts that nothing was fitted on; None without both labels.
+def calibrated_error(verdicts: OutOfFold) -> JudgeError | None:
+    """Measure the calibrated judge's error; None without both labels.
 
     Verdicts that the calibration's band makes uncertain are left out: they enter no pass rate either.
     """
-    rows, sample = _calibrated(measured, descriptions, calibration)
-    certain = _certain(sample, calibration)
-    known = [row for row, one in zip(rows, certain, strict=True) if one]
+    certain = verdicts.certain
+    known = [row for row, one in zip(verdicts.rows, certain, strict=True) if one]
+    sample = verdicts.calibrated
     return measure_error(known, sample.labels[certain].tolist(), sample.satisfied[certain].tolist())
-
-
-def _certain(sample: VerdictArrays, calibration: Calibration) -> Bools:
-    """Which verdicts the calibration's band does not make uncertain."""
-    low, high = calibration.uncertain_band or (0.0, 0.0)
-    return (sample.probabilities < low) | (sample.probabilities >= high)
-
-
-def _with_probability(measured: Sequence[Measured]) -> list[Measured]:
-    return [one for one in measured if one.raw_probability is not None]
-
-
-def _calibrated(
-    measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
-) -> tuple[list[str], VerdictArrays]:
-    """Apply a calibration to verdicts with a probability; return their rows, and the verdicts it makes of them."""
-    from judge_server.evaluation.labelled import criterion as make
-
-    known = _with_probability(measured)
-    maps = [
-        calibration.scaling_for(make("c", descriptions[one.row, one.criterion], one.kind or "point")) for one in known
-    ]
-    labels = np.array([one.label >= MET_FROM for one in known], dtype=bool)
-    calibrated = np.array([of.calibrate(_raw(one)) for of, one in zip(maps, known, strict=True)])
-    said = calibrated >= np.array([of.threshold for of in maps])
-    return [one.row for one in known], VerdictArrays(labels, said, calibrated)
 
 
 def _with_rates(sample: VerdictArrays, weights: Floats, certain: Bools) -> dict[str, Floats]:
@@ -307,3 +434,55 @@ def _with_rates(sample: VerdictArrays, weights: Floats, certain: Bools) -> dict[
             "specificity": weights[:, no] @ ~sample.satisfied[no] / weights[:, no].sum(axis=1),
         }
     return {**sample.figures(weights), **rates}  # type: ignore[dict-item]
+
+
+CONFIDENCE = 0.95
+"""The confidence with which a band keeps its promised rate of errors."""
+
+_WRONG = 2
+"""The wrong verdicts that the first band that is tried may contain."""
+
+
+def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFIED_THRESHOLD) -> UncertainBand:
+    """Return the narrowest band outside which at most a rate of `error` of the verdicts is wrong, with `CONFIDENCE`.
+
+    Bands are tried from the widest to the narrowest, as long as Clopper and Pearson's upper bound of the rate stays
+    within `error`. The first one leaves out so many verdicts that the bound could allow `_WRONG` errors among the
+    others, so it depends on no label, and testing bands in a fixed order until one fails keeps the confidence (Learn
+    then Test; Angelopoulos et al. 2021, arXiv 2110.01052). Verdicts of one row count as fewer independent ones.
+
+    Args:
+        verdicts: labelled verdicts that the maps were not fitted on.
+        error: the wanted rate of wrong verdicts among those that are decided, in (0, 1).
+        threshold: the threshold of the maps, towards which the band narrows.
+
+    Raises:
+        NotEnoughLabelsError: no band can be shown to keep the rate; the message says what was seen.
+    """
+    p = verdicts.calibrated.probabilities
+    wrong = verdicts.calibrated.satisfied != verdicts.calibrated.labels
+    share = effective_size(clusters_of(zip(verdicts.rows, wrong.tolist(), strict=True))) / max(1, len(p))
+    edges = [(threshold * (1 - t), threshold + t * (1 - threshold)) for t in np.linspace(0.99, 0, 100)]
+    decided = [(p < low) | (p >= high) for low, high in edges]
+    bounds = [upper_bound(float(wrong[of].mean()), share * of.sum(), CONFIDENCE) if of.any() else 1.0 for of in decided]
+    least = next((n for n in range(1, 100_000) if upper_bound(_WRONG / n, n, CONFIDENCE) <= error), 100_000)
+    start = next((place for place, of in enumerate(decided) if share * of.sum() >= least), len(edges) - 1)
+    kept = None
+    for place in range(start, len(edges)):
+        if bounds[place] > error:
+            break
+        kept = edges[place]
+    if kept is None:
+        raise NotEnoughLabelsError(
+            f"these {len(p)} labels, which count as {share * len(p):.0f} independent ones, cannot show that at most "
+            f"{error:.0%} of the decided verdicts are wrong: the lowest rate that a band comes to is about "
+            f"{min(bounds):.0%}. Label more rows, raise --error, or take a better judge"
+        )
+    return (round(float(kept[0]), 4), round(float(kept[1]), 4))
+
+
+def upper_bound(rate: float, n: float, level: float) -> float:
+    """Return Clopper and Pearson's one-sided upper bound of a proportion, also for a fractional number of trials."""
+    if rate >= 1:
+        return 1.0
+    return float(import_extra("scipy.special").betaincinv(rate * n + 1, n - rate * n, level))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size
-from judge_server.evaluation.fitting.calibrations import import_extra
+from judge_server.evaluation.fitting.calibrations import CONFIDENCE, upper_bound
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
@@ -132,9 +132,6 @@ def measure_panel(
     }
 
 
-CONFIDENCE = 0.95
-"""The confidence that the rate of changed verdicts is at most the wanted one."""
-
 EDGES = tuple([round(0.01 * step, 2) for step in range(51)])
 """The edges that the lower half of the band may have; those of the upper half are 1 minus these."""
 
@@ -198,7 +195,7 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
         """Return the last edge, from the outermost inwards, up to which the rate beyond the edge is shown."""
         kept = edges[0]
         for edge in edges:
-            if _upper_bound(float((changed & beyond(edge)).mean()), effective, level) > budget:
+            if upper_bound(float((changed & beyond(edge)).mean()), effective, level) > budget:
                 break
             kept = edge
         return kept
@@ -206,13 +203,6 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     low = farthest(EDGES, lambda edge: p < edge)
     high = farthest([1 - edge for edge in EDGES], lambda edge: p > edge)
     return Band(round(low, 2), round(high, 2))
-
-
-def _upper_bound(rate: float, n: float, level: float) -> float:
-    """Return Clopper and Pearson's one-sided upper bound of a proportion, also for a fractional number of trials."""
-    if rate >= 1:
-        return 1.0
-    return float(import_extra("scipy.special").betaincinv(rate * n + 1, n - rate * n, level))
 
 
 def mean_cost(judgements: Sequence[Judgement]) -> JudgementCost:

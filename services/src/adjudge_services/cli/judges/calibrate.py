@@ -48,7 +48,15 @@ if not OPTIONS_ONLY:
     from adjudge_services.store import command_line_user, prepare_store, use_store
     from adjudge_services.wiring import build_app
     from judge_server.api.service import Service
-    from judge_server.evaluation.fitting.calibrations import before_and_after, calibrated_error, fit_calibration
+    from judge_server.evaluation.fitting.calibrations import (
+        CONFIDENCE,
+        OutOfFold,
+        band_for_error,
+        before_and_after,
+        calibrated_error,
+        cross_validate,
+        fit_calibration,
+    )
     from judge_server.evaluation.fitting.cascades import (
         TooFewVerdictsError,
         cascade_curve,
@@ -66,13 +74,17 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.metrics import CascadePoint, Estimate, none_if_nan
     from judge_server.evaluation.metrics import as_json as figures_as_json
     from judge_server.evaluation.report import measured_verdicts
-    from judge_server.judging.calibration import StoredCalibration
+    from judge_server.judging.calibration import Calibration, StoredCalibration
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge
     from rubric_store import CalibrationStore
     from trainer_client.wire import JudgingOptions, UncertainBand
 
 Result = TypeVar("Result")
+
+
+FEWEST_ROWS = 6
+"""With fewer rows, an interval tells too little to refuse a calibration."""
 
 
 def calibrate(
@@ -82,8 +94,8 @@ def calibrate(
     judge: JudgeOption = None,
     rows: Rows,
     method: Annotated[
-        Literal["auto", "temperature", "platt", "beta", "isotonic"],
-        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
+        Literal["auto", "platt", "beta", "isotonic"],
+        typer.Option(help="auto: Platt scaling with shrinkage from 8 labels on, beta from 1,000."),
     ] = "auto",
     threshold: Annotated[
         str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")
@@ -92,16 +104,22 @@ def calibrate(
         tuple[float, float] | None,
         typer.Option(metavar="LOW HIGH", help="Calibrated probabilities between which verdicts are uncertain."),
     ] = None,
+    error: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=0.5, help="Leave so many verdicts uncertain that at most this share is wrong."),
+    ] = None,
     protocol: ProtocolOption = "binary",
     options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, only=("rationale", "template"))],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
     asking: Asking,
 ) -> None:
-    """Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.
+    """Fit a calibration on labels, and store it as a new version. Eight labels are enough to begin.
 
-    A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
-    worse is not stored.
+    It is measured on every row by maps that were fitted without that row. A service applies it once
+    ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score worse is not stored.
     """
+    if error is not None and (uncertain_band is not None or threshold == "balanced"):
+        raise ValueError("--error chooses the band around a fixed --threshold; leave out --uncertain-band and balanced")
     asked = judging_options({"protocol": protocol, **options})
     judge, dataset = judge_and_dataset(judge, data)
     _, responses = read_responses(dataset, rows, fitting=True)
@@ -113,24 +131,27 @@ def calibrate(
         raise ValueError(f"no example was judged: {judgements[0].problem}")
     measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
     descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
-    fit, held = ([one for one in measured if half_of(one.row) == half] for half in ("fit", "held"))
-    chosen, calibration = fit_calibration(
-        fit, descriptions, name=name, method=method, threshold=read_threshold(threshold)
-    )
+    yes_from = read_threshold(threshold)
+    chosen, calibration = fit_calibration(measured, descriptions, name=name, method=method, threshold=yes_from)
+    verdicts = cross_validate(measured, descriptions, method=chosen, threshold=yes_from)
     if uncertain_band is not None:
         band: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
         calibration = replace(calibration, uncertain_band=band.validate_python(uncertain_band))
-    figures = before_and_after(held, descriptions, calibration)
-    show_calibration(chosen, calibration, figures, len(held))
-    if figures["difference"]["brier"].low > 0:
+    if error is not None:
+        assert yes_from != "balanced"
+        calibration = replace(calibration, uncertain_band=band_for_error(verdicts, error, yes_from))
+    verdicts = verdicts.outside(calibration.uncertain_band)
+    figures = before_and_after(verdicts)
+    show_calibration(chosen, calibration, verdicts, figures, error)
+    if figures["difference"]["brier"].low > 0 and len(set(verdicts.rows)) >= FEWEST_ROWS:
         exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
     if dry_run:
         return
     config = JudgingConfig.of(JudgingOptions.model_validate(asked), protocol)
     measured_on: dict[str, dict[str, float]] = {
-        figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()
+        figure: {**estimate._asdict(), "n": len(verdicts.rows)} for figure, estimate in figures["calibrated"].items()
     }
-    judge_error = calibrated_error(held, descriptions, calibration)
+    judge_error = calibrated_error(verdicts)
     for rate, counted in judge_error or ():
         measured_on[rate] |= {"labels": counted.labels, "effective_labels": counted.effective_labels}
     content = {
@@ -371,15 +392,29 @@ def calibration_json(calibration: Any) -> dict[str, Any]:
     return content
 
 
-def show_calibration(method: str, calibration: Any, figures: Any, held: int) -> None:
+def show_calibration(
+    method: str,
+    calibration: Calibration,
+    verdicts: OutOfFold,
+    figures: Mapping[str, Mapping[str, Estimate]],
+    error: float | None,
+) -> None:
     """Print the figures before and after calibration."""
     moved = figures["difference"]["brier"]
     better = "Better calibrated" if moved.high < 0 else "Worse calibrated" if moved.low > 0 else "No better calibrated"
+    rows = len(set(verdicts.rows))
     out.print(
-        f"[bold]{better} on {held:,} verdicts that it was not fitted on: Brier score {format_estimate(moved, 3)}.[/]"
+        f"[bold]{better}: Brier score {format_estimate(moved, 3)} on {calibration.items:,} verdicts of {rows:,} rows, "
+        "each by maps that were fitted without its row.[/]"
     )
-    own = f", with maps of their own for {len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
-    out.print(f"{method}, fitted on {calibration.items:,} verdicts{own}; measured on {held:,} others")
+    own = f"{len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
+    out.print(f"{method}, with maps of their own for {own}")
+    if error is not None and calibration.uncertain_band is not None:
+        low, high = calibration.uncertain_band
+        out.print(
+            f"Between {low:.2f} and {high:.2f} a verdict is uncertain. {verdicts.certain.mean():.0%} are decided, of "
+            f"which at most {error:.0%} are wrong, with {CONFIDENCE:.0%} confidence."
+        )
     print_metrics(
         {
             column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
