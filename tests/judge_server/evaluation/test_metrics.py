@@ -16,6 +16,7 @@ from judge_server.evaluation.metrics import (
     weighted_spearman,
     wilson,
 )
+from judge_server.evaluation.report import Measured, agreement
 from tests.hypothesis_examples import examples
 
 JUDGED = st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 4)), min_size=4, max_size=40)
@@ -137,3 +138,33 @@ def test_intervals_cover_the_truth_about_as_often_as_they_claim(rows: int) -> No
         found = RowBootstrap(ids, 300, seed=int(rng.integers(2**31))).mean(ids, right.tolist())
         covered += found.low <= 0.7 <= found.high
     assert covered >= 0.88 * tries - 2
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(0, 2)), min_size=1, max_size=40))
+def test_the_calibration_error_within_parts_is_the_mean_of_theirs_by_size(
+    given_: list[tuple[bool, float, int]],
+) -> None:
+    labels, p, part = (np.array(column) for column in zip(*given_, strict=True))
+    arrays = VerdictArrays(labels.astype(bool), p >= 0.5, p)
+    ones = np.ones((1, len(p)))
+    each = [
+        float(VerdictArrays(arrays.labels[of], arrays.satisfied[of], p[of]).figures()["ece"][0]) * of.sum()
+        for one in np.unique(part)
+        if (of := part == one).any()
+    ]
+    assert arrays.calibration_error(ones, part)[0] == pytest.approx(sum(each) / len(p))
+
+
+def test_errors_within_tasks_show_where_those_over_all_cancel() -> None:
+    """One task is met as often as the judge says no, and the other the other way round."""
+    some = [
+        Measured(f"{task}{n}", "c", float((n % 10 < 8) == high), 1.0, 0.5, 0.5, "point", task)
+        for task, high in (("a", True), ("b", False))
+        for n in range(40)
+    ]
+    (found,) = agreement(some, RowBootstrap([one.row for one in some]))["within"]
+    assert (found.by, found.parts, found.n) == ("task", 2, 80)
+    assert found.ece.value == pytest.approx(0.3)
+    assert found.ece.low <= 0.3 <= found.ece.high
+    assert 0.02 < found.by_chance < 0.12
+    assert agreement(some, RowBootstrap([one.row for one in some]))["slices"][0].figures["ece"].value < 1e-9

@@ -98,17 +98,26 @@ class VerdictArrays:
                 "kappa": np.where(both, (accuracy - chance) / (1 - chance), np.nan),
                 "f1": np.where(both, f1, np.nan),
                 "auroc": weighted_auroc(self.probabilities, self.labels, w),
-                "ece": self._calibration_gaps(w) / total if self.have_probabilities else unknown,
+                "ece": self.calibration_error(w) if self.have_probabilities else unknown,
                 "brier": w @ (self.probabilities - self.labels) ** 2 / total if self.have_probabilities else unknown,
                 "yes_rate": yes_rate,
                 "label_rate": label_rate,
             }
 
-    def _calibration_gaps(self, w: Floats) -> Floats:
-        """Compute |sum of labels - sum of probabilities| in each bin, summed over the bins."""
-        in_bin = bin_of(self.probabilities)[:, None] == np.arange(BINS)
-        gaps: Floats = np.abs(w @ ((self.labels - self.probabilities)[:, None] * in_bin)).sum(axis=1)
-        return gaps
+    def calibration_error(self, w: Floats, part: NDArray[np.int_] | None = None) -> Floats:
+        """Compute the sum over bins of |sum of labels - sum of probabilities|, by the total weight; shape (R,).
+
+        With the number of the part that each verdict belongs to, from 0 on, every part has bins of its own: this is the
+        mean of the parts' errors, each weighted by its verdicts.
+        """
+        if not len(self.labels):
+            return np.full(len(w), np.nan)
+        bins = bin_of(self.probabilities) + (0 if part is None else BINS * part)
+        order = np.argsort(bins, kind="stable")
+        starts = np.flatnonzero(np.diff(bins[order], prepend=-1))
+        gaps = np.add.reduceat((w * (self.labels - self.probabilities))[:, order], starts, axis=1)
+        error: Floats = np.abs(gaps).sum(axis=1) / w.sum(axis=1)
+        return error
 
 
 def bin_of(probabilities: Floats) -> NDArray[np.int_]:

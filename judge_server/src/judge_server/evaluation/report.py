@@ -6,7 +6,7 @@ never enters a figure of agreement.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from judge_server.evaluation.labelled import MET_FROM, LabelledPair, LabelledRes
 from judge_server.evaluation.metrics import (
     LEVEL,
     RESAMPLES,
+    SEED,
     Bools,
     Estimate,
     Figure,
@@ -36,6 +37,9 @@ SliceKind: TypeAlias = Literal["all", "task", "kind", "criterion"]
 
 MAX_SLICES = 200
 """The maximum number of criteria or tasks with figures of their own; with more, only the totals are reported."""
+
+CHANCE_DRAWS = 20
+"""How often labels are drawn from the probabilities to find out what calibration error chance alone makes."""
 
 FEW_ROWS = 20
 """With fewer rows than this, bootstrap intervals are too narrow, which the report says."""
@@ -83,6 +87,26 @@ class Slice(NamedTuple):
     failed: int
     uncertain: int
     figures: Mapping[Figure, Estimate]
+
+
+class WithinFigures(NamedTuple):
+    """The calibration error within tasks, or within criteria: what a user of one of them meets.
+
+    Over all verdicts at once, a judge that is too ready to say yes to one criterion and no to another looks calibrated.
+
+    Attributes:
+        by: what the verdicts are divided by.
+        parts, n: the numbers of parts with several verdicts, and of verdicts in them.
+        ece: the mean of the parts' errors, each weighted by its verdicts.
+        by_chance: what the same would be, on as many verdicts, if every probability were right: few verdicts have an
+            error by chance alone.
+    """
+
+    by: SliceKind
+    parts: int
+    n: int
+    ece: Estimate
+    by_chance: float
 
 
 class GradeFigures(NamedTuple):
@@ -190,6 +214,7 @@ class Evaluation:
     """The report on a judge. Parts for which the data set has no examples are None or empty."""
 
     slices: tuple[Slice, ...]
+    within: tuple[WithinFigures, ...] = ()
     bins: tuple[ReliabilityBin, ...] = ()
     raw_bins: tuple[ReliabilityBin, ...] = ()
     curve: tuple[tuple[float, float], ...] = ()
@@ -214,6 +239,7 @@ class Evaluation:
             "level": LEVEL,
             "resamples": RESAMPLES,
             "agreement": as_json(self.slices),
+            "calibration_within": as_json(self.within),
             "reliability": as_json(self.bins),
             "raw_reliability": as_json(self.raw_bins),
             "roc": as_json(self.curve),
@@ -282,7 +308,7 @@ def agreement(
 
     `criteria` are the ids of criteria with figures of their own; None for all.
     """
-    slices = [_slice("all", "", measured, bootstrap)]
+    slices, divided = [_slice("all", "", measured, bootstrap)], []
     parts: Sequence[tuple[SliceKind, Any]] = (
         ("task", lambda one: one.task),
         ("kind", lambda one: one.kind),
@@ -293,6 +319,8 @@ def agreement(
         for one in measured:
             if by != "criterion" or criteria is None or one.criterion in criteria:
                 found[key(one)].append(one)
+        if within := _within(by, list(found.values()), bootstrap):
+            divided.append(within)
         if 1 < len(found) <= MAX_SLICES:
             slices += [_slice(by, name, some, bootstrap) for name, some in sorted(found.items())]
     known = [one for one in measured if one.probability is not None and not one.uncertain]
@@ -304,6 +332,7 @@ def agreement(
     scored = [one for one in measured if one.score is not None]
     return {
         "slices": tuple(slices),
+        "within": tuple(divided),
         "bins": reliability(calibrated, labels) if known else (),
         "raw_bins": reliability(raw, labels) if known and raw != calibrated else (),
         "curve": roc([one.likelihood for one in scored], [one.label >= MET_FROM for one in scored]) if scored else (),
@@ -356,6 +385,22 @@ def _slice(by: SliceKind, name: str, measured: Sequence[Measured], bootstrap: Ro
     uncertain = sum(one.uncertain for one in measured)
     failed = len(measured) - len(scored) - uncertain
     return Slice(by, name, len(scored), len(set(rows)), failed, uncertain, figures)
+
+
+def _within(by: SliceKind, parts: Sequence[Sequence[Measured]], bootstrap: RowBootstrap) -> WithinFigures | None:
+    """Return the calibration error within parts, if there are several with several verdicts that have a probability."""
+    known = [[one for one in some if one.score is not None and one.probability is not None] for some in parts]
+    several = [some for some in known if len(some) > 1]
+    if len(several) < 2:
+        return None
+    scored = [one for some in several for one in some]
+    arrays = verdict_arrays(scored)
+    part = np.repeat(np.arange(len(several)), [len(some) for some in several])
+    drawn = np.random.default_rng(SEED).random((CHANCE_DRAWS, len(scored))) < arrays.probabilities
+    ones = np.ones((1, len(scored)))
+    chance = [float(replace(arrays, labels=labels).calibration_error(ones, part)[0]) for labels in drawn]
+    ece = bootstrap.statistic([one.row for one in scored], lambda w: arrays.calibration_error(w, part))
+    return WithinFigures(by, len(several), len(scored), ece, float(np.mean(chance)))
 
 
 def _grades(scored: Sequence[Measured], bootstrap: RowBootstrap) -> GradeFigures | None:

@@ -327,6 +327,11 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
             missing = f", {one.failed + one.uncertain:,} without" if one.failed + one.uncertain else ""
             table.add_row(escape(f"{one.by} {one.name or '(none)'}"), f"{one.n:,}{missing}", *shown)
         out.print(table)
+    for divided in evaluation.within:
+        out.print(
+            f"ECE within each {divided.by}: {format_estimate(divided.ece)}; {divided.by_chance:.2f} if every "
+            f"probability were right ({divided.n:,} verdicts of {divided.parts})"
+        )
     if 0 < whole.rows < FEW_ROWS:
         out.print(f"Only {whole.rows} rows: the intervals are too narrow.", style="yellow")
     for title, part in (
