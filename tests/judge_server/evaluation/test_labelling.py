@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
-from judge_server.evaluation.labelling import JUDGE, agreements, consensus, labelled_groups, rank
+from judge_server.evaluation.labelling import (
+    JUDGE,
+    agreements,
+    consensus,
+    labelled_groups,
+    labels_to_halve,
+    preview_calibration,
+    rank,
+)
+from judge_server.evaluation.metrics import wilson
 from rubric_store.ledger.rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion
@@ -58,6 +67,45 @@ def test_the_probability_nearest_to_one_half_comes_first() -> None:
         3,
     ]
     assert numbers([judged(1, said(0.99)), judged(2, said(0.45))], why="close") == [2]
+
+
+def test_a_close_verdict_is_worth_less_once_its_criterion_has_labels() -> None:
+    close, surer = judged(1, said(0.5)), judged(2, said(0.7))
+    other = surer._replace(votes=[(surer.votes[0][0]._replace(criterion="c1"), surer.votes[0][1])])
+    assert numbers([close, other]) == [1, 2]
+    assert numbers([close, other], labelled={"c0": 8}) == [2, 1]
+    assert numbers([close, other], labelled={"c0": 8, "c1": 8}) == [1, 2]
+
+
+@given(st.integers(1, 400), st.floats(0, 1))
+def test_the_labels_that_are_asked_for_halve_the_interval(n: int, rate: float) -> None:
+    agreed = round(rate * n)
+
+    def width(labels: int) -> float:
+        low, high = wilson(agreed / n * labels, labels)
+        return high - low
+
+    more = labels_to_halve(agreed, n)
+    assert width(n + more) <= width(n) / 2 < width(n + more - 1)
+
+
+def labelled_use(number: int, raw: float, met: bool) -> LabelledUse:
+    """A verdict with a label by one person."""
+    use = judged(number, said(raw, raw_probability=raw))
+    return LabelledUse(use, [label(use, "ann", met)])
+
+
+def test_a_preview_says_what_calibrating_would_do() -> None:
+    """The judge says no to everything, and is surer of what is not met."""
+    found = [labelled_use(n, 0.4 if n % 2 else 0.1, bool(n % 2)) for n in range(16)]
+    preview = preview_calibration(found)
+    assert preview is not None
+    assert (preview.labels, preview.before, preview.after) == (16, 0.5, 1.0)
+
+
+def test_nothing_is_previewed_on_few_labels_or_labels_that_oppose_the_judge() -> None:
+    assert preview_calibration([labelled_use(n, 0.4, bool(n % 2)) for n in range(7)]) is None
+    assert preview_calibration([labelled_use(n, 0.1 if n % 2 else 0.9, bool(n % 2)) for n in range(40)]) is None
 
 
 def test_judges_that_disagree_come_before_one_that_is_sure() -> None:

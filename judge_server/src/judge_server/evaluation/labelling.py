@@ -5,6 +5,7 @@ when another judge is asked.
 """
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -28,6 +29,12 @@ _CLOSE = 0.5
 _MAX_ID = 256
 _WARNED: Mapping[Severity, float] = {"critical": 0.9, "warning": 0.7}
 _WARNED_AND_CLOSE = 0.1
+
+_INFORMATION = 0.2
+"""What a label of a verdict in doubt tells of a criterion's intercept, in 1 / log-odds²: p (1 - p)."""
+
+_UNKNOWN = 3.7
+"""The variance of a criterion's intercept before any label, by the spreads in `fitting.calibrations`."""
 
 
 class Candidate(NamedTuple):
@@ -53,17 +60,21 @@ def rank(
     *,
     why: Reason | None = None,
     findings: Sequence[MonitorFinding] = (),
+    labelled: Mapping[str, int] | None = None,
 ) -> list[Candidate]:
     """Return the verdicts that may be labelled, the one with the most doubt first.
 
-    Of verdicts that share a judge call, only one is returned.
+    Of verdicts that share a judge call, only one is returned. A probability near 0.5 is worth less the more labels its
+    criterion has: its threshold is known better then.
 
     Args:
         uses: verdicts of judges that did not fail.
         rubrics: the criteria by the digest of the rubric; those that are absent count as not shadow.
         why: return only verdicts that are worth labelling for this reason.
         findings: what the monitors of the run find.
+        labelled: the number of labelled verdicts by criterion.
     """
+    counts = labelled or {}
     shadows = {digest: {one.id: one for one in criteria if one.shadow} for digest, criteria in rubrics.items()}
     found: dict[bytes, Candidate] = {}
     for use in uses:
@@ -73,9 +84,12 @@ def rank(
             probability = sum(_probability(one) for one in judged) / len(judged)
             shadow = shadows.get(use.response.rubric or b"", {}).get(first.criterion)
             reasons = dict(_reasons(use, judged, probability, shadow))
+            close = _closeness(probability) * _worth(counts.get(first.criterion, 0))
+            if "close" in reasons:
+                reasons["close"] = close
             if warned := _warned(use, findings):
                 reasons["monitor"] = warned + _WARNED_AND_CLOSE * _closeness(probability)
-            doubt = max([_closeness(probability), *reasons.values()])
+            doubt = max([close, *reasons.values()])
             found[first.digest] = Candidate(use, doubt, reasons, probability)
     chosen = [one for one in found.values() if why is None or why in one.reasons]
     return sorted(chosen, key=lambda one: one.doubt, reverse=True)
@@ -110,6 +124,19 @@ def _warned(use: UseRecord, findings: Sequence[MonitorFinding]) -> float:
 def _closeness(probability: float) -> float:
     """1 for a probability of 0.5, 0 for one of 0 or 1."""
     return 1 - 2 * abs(probability - 0.5)
+
+
+def _worth(labels: int) -> float:
+    """How much one more label tells of a criterion's threshold, relative to the first: 1 for none, falling to 0.
+
+    A label shrinks the variance v of the intercept to 1 / (1 / v + `_INFORMATION`), that is, by a share of
+    `_INFORMATION` v / (1 + `_INFORMATION` v).
+    """
+
+    def shrinks(variance: float) -> float:
+        return _INFORMATION * variance / (1 + _INFORMATION * variance)
+
+    return shrinks(1 / (1 / _UNKNOWN + _INFORMATION * labels)) / shrinks(_UNKNOWN)
 
 
 def _probability(row: VerdictRow) -> float:
@@ -268,6 +295,56 @@ def agreements(found: Sequence[LabelledUse]) -> list[Agreement]:
         )
         results.append(Agreement(first, second, len(both), len(set(own)), figures["accuracy"], figures["kappa"]))
     return sorted(results, key=lambda one: -one.n)
+
+
+def labels_to_halve(agreed: int, n: int) -> int:
+    """Return how many more labels halve Wilson's interval of a rate of agreement, of `agreed` of `n` so far.
+
+    `n` is at least 1; the rate is taken to stay as it is.
+    """
+    from judge_server.evaluation.metrics import wilson
+
+    def width(labels: int) -> float:
+        low, high = wilson(agreed / n * labels, labels)
+        return high - low
+
+    return bisect_left(range(1, 8 * n + 64), True, key=lambda more: width(n + more) <= width(n) / 2) + 1
+
+
+class CalibrationPreview(NamedTuple):
+    """What calibrating on the labels of a run would do: the shares of verdicts on which judge and people agree.
+
+    `before` is that of the recorded verdicts, `after` that of calibrated ones, each by maps that were fitted without
+    its group; both of the same `labels` verdicts.
+    """
+
+    labels: int
+    before: float
+    after: float
+
+
+def preview_calibration(found: Sequence[LabelledUse]) -> CalibrationPreview | None:
+    """Calibrate on the recorded probabilities of labelled verdicts; None if that cannot be done. Blocks."""
+    from judge_server.evaluation.fitting.calibrations import MissingExtraError, cross_validate, fit_calibration
+    from judge_server.evaluation.report import Measured
+
+    measured, agreed = [], []
+    for one in found:
+        said, judged = consensus(one.labels), judge_says(one.use)
+        raw = [row.raw_probability for _, row in one.use.votes if row is not None and row.raw_probability is not None]
+        if said is None or not raw:
+            continue
+        row = f"{one.use.response.request.hex()}/{one.use.response.group_id}"
+        name, p = one.use.votes[0][0].criterion, sum(raw) / len(raw)
+        measured.append(Measured(row, name, float(said), float(p >= MET_FROM), p, p))
+        agreed.append(judged == said)
+    descriptions = {(one.row, one.criterion): one.criterion for one in measured}
+    try:
+        method, _ = fit_calibration(measured, descriptions, name="preview")
+        after = cross_validate(measured, descriptions, method=method).calibrated
+    except (ValueError, MissingExtraError):
+        return None
+    return CalibrationPreview(len(measured), sum(agreed) / len(agreed), float((after.satisfied == after.labels).mean()))
 
 
 def judge_says(use: UseRecord) -> bool | None:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,12 +27,15 @@ from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import REASONS as REASON_NAMES
 from judge_server.evaluation.labelling import (
     Agreement,
+    CalibrationPreview,
     Candidate,
     Reason,
     agreements,
     consensus,
     judge_says,
     labelled_groups,
+    labels_to_halve,
+    preview_calibration,
     rank,
 )
 from judge_server.ledger.monitoring.monitors import monitor_run
@@ -142,15 +145,15 @@ async def read_queue(
 ) -> Queue:
     """The verdict at a place of the queue of those that a person has not labelled."""
     uses = await labels.recent_uses(wanted)
-    given = {
-        label.verdict for label in await labels.labels(LabelFilter(wanted.project_id, wanted.run, labeller=labeller))
-    }
+    everyones = await labels.labels(LabelFilter(wanted.project_id, wanted.run))
+    given = {label.verdict for label in everyones if label.labeller == labeller}
+    labelled = Counter([name for _, name in {(label.verdict, label.criterion) for label in everyones}])
     done = {use.votes[0][0].digest for use in uses if key_of(use) in given}
     digests = {use.response.rubric for use in uses if use.response.rubric is not None}
     stored = await labels.texts(wanted.project_id, sorted(digests)) if digests else {}
     rubrics = {digest: read_criteria(text) or () for digest, text in stored.items()}
     left = [use for use in uses if use.votes[0][0].digest not in done and use.response.rubric in rubrics]
-    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why, findings=findings))
+    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why, findings=findings, labelled=labelled))
     if at >= len(ranked):
         return Queue(None, len(ranked), len(uses))
     chosen = ranked[at]
@@ -183,7 +186,8 @@ class CriterionLabels(NamedTuple):
     """The labelled verdicts on a criterion.
 
     `met` is the number that people say are met, of those on which they are not split; `passed` that of the judge, and
-    `agreed` the number on which they agree, both of `compared`, on which neither is missing.
+    `agreed` the number on which they agree, both of `compared`, on which neither is missing. `interval` is Wilson's of
+    the rate of agreement, and `to_halve` the number of further labels that halve it; None without any to compare.
     """
 
     criterion: str
@@ -192,6 +196,8 @@ class CriterionLabels(NamedTuple):
     compared: int
     passed: int
     agreed: int
+    interval: tuple[float, float] | None
+    to_halve: int | None
 
 
 class Difference(NamedTuple):
@@ -213,7 +219,10 @@ class Difference(NamedTuple):
 
 
 class RunLabels(NamedTuple):
-    """The labels of a run: by criterion, who agrees with whom, and the latest verdicts on which the judge differs."""
+    """The labels of a run: by criterion, who agrees with whom, and the latest verdicts on which the judge differs.
+
+    `calibrated` says what calibrating on them would do; None where it does not help yet.
+    """
 
     run: str
     labelled: int
@@ -222,12 +231,13 @@ class RunLabels(NamedTuple):
     agreements: tuple[Agreement, ...]
     differences: tuple[Difference, ...]
     differing: int
+    calibrated: CalibrationPreview | None
 
     @property
     def commands(self) -> str:
         """Commands that measure and calibrate the default judge on the labels."""
         name = shlex.quote(f"run:{self.run}")
-        return f"adjudge evaluate default {name}\nadjudge calibrate default {name} --name NAME"
+        return f"adjudge evaluate {name} --judge default\nadjudge calibrate {name} --judge default --name NAME"
 
     @property
     def download_href(self) -> str:
@@ -255,16 +265,43 @@ def _run_labels(run: str, found: Sequence[LabelledUse]) -> RunLabels:
     return RunLabels(
         run, len(found), tuple(people), tuple(sorted(criteria, key=lambda one: -one.labelled)),
         tuple(agreements(found)), tuple(differences[: -_DIFFERENCES - 1 : -1]), len(differences),
+        helpful_calibration(found),
     )  # fmt: skip
+
+
+def helpful_calibration(found: Sequence[LabelledUse]) -> CalibrationPreview | None:
+    """What calibrating on these labels would do, if the judge would agree with people more often. Blocks."""
+    preview = preview_calibration(found)
+    return preview if preview is not None and preview.after > preview.before else None
 
 
 def _criterion(name: str, found: Sequence[LabelledUse]) -> CriterionLabels:
+    from judge_server.evaluation.metrics import wilson  # takes long to import
+
     said = [(consensus(one.labels), judge_says(one.use)) for one in found]
     both = [(met, judged) for met, judged in said if met is not None and judged is not None]
+    agreed = sum(met == judged for met, judged in both)
     return CriterionLabels(
-        name, len(found), sum(met is True for met, _ in said), len(both), sum(judged for _, judged in both),
-        sum(met == judged for met, judged in both),
+        name, len(found), sum(met is True for met, _ in said), len(both), sum(judged for _, judged in both), agreed,
+        wilson(agreed, len(both)) if both else None, labels_to_halve(agreed, len(both)) if both else None,
     )  # fmt: skip
+
+
+class Progress(NamedTuple):
+    """What the labels of a run say after one more: about the criterion that it is of, and about calibrating on all."""
+
+    criterion: CriterionLabels
+    calibrated: CalibrationPreview | None
+
+
+async def _progress(console: Console, project_id: str, verdict: VerdictKey) -> Progress | None:
+    """What the labels of a run say after that of a verdict; None if the verdict has no label."""
+    found = await console.service.label_store().labelled_uses(LabelFilter(project_id, verdict.run))
+    own = next((one.use.votes[0][0].criterion for one in found if key_of(one.use) == verdict), None)
+    if own is None:
+        return None
+    same = [one for one in found if one.use.votes[0][0].criterion == own]
+    return await run_in_thread(lambda: Progress(_criterion(own, same), helpful_calibration(found)))
 
 
 router = PageRouter()
@@ -332,12 +369,14 @@ async def queue(console: Console, request: Request) -> Response:
         return address("labels/queue", run=run, **given, **also)
 
     undone = await _last_label(console, request, run)
+    progress = None if undone is None else await _progress(console, project, undone.verdict)
     item = shown.item
     after = "" if item is None else here(at, done=item.state.id)
     return console.page(
         request, "label_queue.html.jinja", run=run, report=report, queue=shown, item=item, at=at, after=after,
         next_href=here(at + 1) if at + 1 < shown.offered else "", previous_href=here(at - 1) if at else "",
-        here_href=here(at), undone=undone, limit=TEXT_LIMIT, first=first, last=last, criterion=criterion, why=why,
+        here_href=here(at), undone=undone, progress=progress, limit=TEXT_LIMIT, first=first,
+        last=last, criterion=criterion, why=why,
     )  # fmt: skip
 
 
