@@ -107,7 +107,7 @@ async def test_the_last_label_of_the_queue_can_be_undone_and_a_verdict_skipped(
     (form,) = forms(first)
     after = checked(await recorded.get((await label(recorded, form, "no")).headers["Location"]))
     assert "Labelled: not met" in after
-    assert re.search(r"has 1 label; \d+ more would halve the interval", re.sub("<.*?>", "", after))
+    assert re.search(r"of 1 label on \w+; \d+ more would halve the interval", re.sub("<.*?>", "", after))
     undo = re.search(r'<form class="undo".*?</form>', after, re.DOTALL)
     assert undo is not None
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', undo[0]))

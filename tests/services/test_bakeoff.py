@@ -73,6 +73,7 @@ def test_a_contender_that_cannot_judge_is_reported_and_the_others_are_measured(l
     assert (measured["problem"], measured["n"], measured["on_front"]) == (None, VERDICTS, True)
     table = run(*both, "--protocol", "binary").stdout
     assert "'nosuch' is unknown" in " ".join(table.split())
+    assert "Recommended: scripted://hash, binary." in " ".join(table.split())
 
 
 def test_a_second_run_asks_each_contender_one_question(labelled: str) -> None:

@@ -65,6 +65,15 @@ def test_an_item_that_failed_for_one_contender_is_left_out_of_differences() -> N
     assert [one.on_front for one in found.results] == [True, False, False]
 
 
+def test_the_cheapest_contender_that_is_not_shown_to_be_worse_is_recommended() -> None:
+    right, wrong = [float(n % 2 == 0) for n in range(40)], [float(n % 2) for n in range(40)]
+    once, names = [0.0, *right[1:]], [Contender(name, name, {}) for name in ("dear", "cheap", "cheapest")]
+    sides = (answers(*right, calls=3), answers(*once, calls=2), answers(*wrong))
+    found = bake_off(list(zip(names, sides, strict=True)), "calls").results
+    assert [one.recommended for one in found] == [False, True, False]
+    assert [one.recommended for one in bake_off([(names[0], "does not start")], "calls").results] == [False]
+
+
 def test_a_contender_without_a_verdict_is_a_row_with_a_reason() -> None:
     names = [Contender(name, name, {}) for name in ("absent", "mute", "a", "b")]
     sides = ("does not start", answers(None, None), answers(1.0, 0.0), answers(0.0, 0.0))

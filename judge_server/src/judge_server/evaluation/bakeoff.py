@@ -67,6 +67,7 @@ class ContenderResult(NamedTuple):
         cost: the costs of a judgement; empty if every answer came from a cache.
         differences: to the first contender that has figures; None for that one.
         on_front: whether no other contender is as good for less, or better for as much.
+        recommended: whether it is the cheapest of those that are not shown to be worse than the best.
     """
 
     contender: Contender
@@ -81,6 +82,7 @@ class ContenderResult(NamedTuple):
     cost: Mapping[Cost, Estimate] = {}
     differences: Differences | None = None
     on_front: bool = False
+    recommended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,35 @@ def bake_off(entries: Sequence[tuple[Contender, Sequence[Judgement] | str]], cos
     points = [
         (one.quality.get(quality, UNDEFINED).value, one.cost.get(cost, UNDEFINED).value) for one in results.values()
     ]
-    fronts = zip(results.values(), pareto_front(points), strict=True)
-    return BakeOff(tuple([one._replace(on_front=on_front) for one, on_front in fronts]), quality, cost)
+    chosen = _recommended(measured, results, quality, cost)
+    return BakeOff(
+        tuple(
+            [
+                one._replace(on_front=on_front, recommended=number == chosen)
+                for (number, one), on_front in zip(results.items(), pareto_front(points), strict=True)
+            ]
+        ),
+        quality,
+        cost,
+    )
+
+
+def _recommended(
+    measured: Mapping[int, Sequence[Judgement]], results: Mapping[int, ContenderResult], quality: str, cost: Cost
+) -> int | None:
+    """Return the cheapest contender of those of which the interval of the difference to the best one reaches 0."""
+    known = {
+        number: results[number].quality[quality].value
+        for number in measured
+        if not isnan(results[number].quality.get(quality, UNDEFINED).value)
+        and not isnan(results[number].cost.get(cost, UNDEFINED).value)
+    }
+    if not known:
+        return None
+    best = max(known, key=lambda number: known[number])
+    worse_by = _differences({best: measured[best], **{n: measured[n] for n in known if n != best}})
+    as_good = [n for n in known if n == best or worse_by[n].quality.get(quality, UNDEFINED).high >= 0]
+    return min(as_good, key=lambda number: results[number].cost[cost].value)
 
 
 def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> ContenderResult:

@@ -176,7 +176,14 @@ def show_bakeoff(found: BakeOff, heading: Mapping[str, Any]) -> None:
         }
         return shown | costs
 
+    cost = found.cost.replace("_", " ")
     out.print(f"[bold]{escape(_best(found))}[/]")
+    for one in found.results:
+        if one.recommended and len(found.results) > 1:
+            out.print(
+                f"Recommended: {escape(one.contender.name)}. Of those not shown to be worse than the best, it costs "
+                f"the fewest {cost}."
+            )
     out.print(f"{heading['data set']}: {heading['examples']}; labels by {heading['labels by']}")
     measured = [one for one in found.results if not one.problem]
     print_metrics(
@@ -188,7 +195,6 @@ def show_bakeoff(found: BakeOff, heading: Mapping[str, Any]) -> None:
             for one in measured
         }
     )
-    cost = found.cost.replace("_", " ")
     out.print(
         f"● no other contender has as much {QUALITY_HEADINGS[found.quality]} for fewer {cost}, or more for as many"
     )
