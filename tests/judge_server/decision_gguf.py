@@ -1,4 +1,4 @@
-"""Turn a chat model's GGUF file into that of a decision model: two more keys, the same weights.
+"""Give a chat model's GGUF file other keys with the same weights: those of a decision model, or another chat template.
 
 GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Tensors are addressed from the start of their section,
 so only that start has to be aligned again.
@@ -6,6 +6,7 @@ so only that start has to be aligned again.
 
 import shutil
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,19 +32,30 @@ Answer with one letter.<|im_end|>
 
 def make_decision_model(source: Path, target: Path) -> Path:
     """Write `source` to `target` with the keys of a decision model."""
+    return with_keys(
+        source, target, {"{architecture}.decision.type": "openjev", "tokenizer.chat_template.systemone": TEMPLATE}
+    )
+
+
+def with_keys(source: Path, target: Path, keys: Mapping[str, str]) -> Path:
+    """Write `source` to `target` with these keys, in place of those with the same names."""
     with source.open("rb") as file:
-        magic, version, tensors, keys = struct.unpack("<4sIQQ", file.read(24))
+        magic, version, tensors, count = struct.unpack("<4sIQQ", file.read(24))
         assert (magic, version) == (b"GGUF", 3)
-        architecture = _skip_keys(file, keys)
+        old = _read_keys(file, count)
         at_tensors = file.tell()
         _skip_tensors(file, tensors)
         end_of_header = file.tell()
-        file.seek(24)
-        old_keys = file.read(at_tensors - 24)
+        file.seek(at_tensors)
         tensor_infos = file.read(end_of_header - at_tensors)
         file.seek(_aligned(end_of_header))
-        added = _pair(f"{architecture}.decision.type", "openjev") + _pair("tokenizer.chat_template.systemone", TEMPLATE)
-        header = struct.pack("<4sIQQ", magic, version, tensors, keys + 2) + old_keys + added + tensor_infos
+        (size,) = struct.unpack_from("<Q", old["general.architecture"], len(_text("general.architecture")) + 4)
+        architecture = old["general.architecture"][-size:].decode()
+        named = {name.format(architecture=architecture): value for name, value in keys.items()}
+        written = {**old, **{name: _pair(name, value) for name, value in named.items()}}
+        header = (
+            struct.pack("<4sIQQ", magic, version, tensors, len(written)) + b"".join(written.values()) + tensor_infos
+        )
         with target.open("wb") as made:
             made.write(header.ljust(_aligned(len(header)), b"\0"))
             shutil.copyfileobj(file, made, 2**24)
@@ -62,18 +74,19 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text.encode())) + text.encode()
 
 
-def _skip_keys(file: BinaryIO, count: int) -> str:
-    """Skip the keys, and return the model's architecture."""
-    architecture = ""
+def _read_keys(file: BinaryIO, count: int) -> dict[str, bytes]:
+    """Return each key's bytes, with its name and its value, by name."""
+    found = {}
     for _ in range(count):
-        key = _read_text(file)
+        start = file.tell()
+        name = _read_text(file).decode()
+        assert name != "general.alignment"
         (kind,) = struct.unpack("<I", file.read(4))
-        if key == b"general.architecture":
-            architecture = _read_text(file).decode()
-        else:
-            assert key != b"general.alignment"
-            _skip_value(file, kind)
-    return architecture
+        _skip_value(file, kind)
+        end = file.tell()
+        file.seek(start)
+        found[name] = file.read(end - start)
+    return found
 
 
 def _skip_value(file: BinaryIO, kind: int) -> None:

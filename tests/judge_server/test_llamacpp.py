@@ -32,6 +32,7 @@ from judge_server.ports import (
     TokenChoice,
 )
 from judge_server.scoring.planner import fit_response
+from tests.judge_server.decision_gguf import with_keys
 from tests.judge_server.engines import (
     CONTEXT_TOKENS,
     MODEL,
@@ -54,6 +55,12 @@ NEARLY_ALL = 20_000
 """Tokens whose probabilities are read: all with noticeable mass, of a vocabulary of 151,936."""
 
 STEPPED = TokenChoice((YES, NO), LabelChoice(("1", "2", "0", "-1"), ", step "))
+THINKS = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{{ "<|im_start|>assistant\\n<think>\\n" }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{ "\\n</think>\\n\\n" }}{% endif %}"""
+"""A chat template that opens a thinking block unless it is told not to, as that of Qwen3.5-4B does."""
+
 ENDLESS = JsonOutput('{"type": "array", "items": {"type": "integer"}, "minItems": 4000}', 3000)
 """Takes more than a minute to write."""
 
@@ -253,6 +260,24 @@ async def test_a_conversation_has_the_tokens_of_the_rendered_chat_template(loade
     messages = [{"role": role, "content": text} for role, text in texts]
     rendered = (await http.post("/apply-template", json={"messages": messages})).json()["prompt"]
     assert ids == await tokenise(loaded, rendered, control=True)
+
+
+async def test_a_model_that_thinks_by_default_answers_at_once_unless_a_request_lets_it_think(tmp_path: Path) -> None:
+    """Its template opens a thinking block; with enable_thinking false, it closes it before the answer."""
+    file = with_keys(fetch("smollm2-135m"), tmp_path / "thinks.gguf", {"tokenizer.chat_template": THINKS})
+    engine = LlamaCppEngine(str(file), context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        turn = "<|im_end|>\n<|im_start|>assistant\n<think>\n"
+        batch = asked("Is it?")
+        thinking = replace(batch.calls[0], think_tokens=4)
+        for call, ending in ((batch.calls[0], f"{turn}\n</think>\n\n"), (thinking, turn)):
+            expected = await tokenise(engine, ending, control=True)
+            assert (await engine.prompt_tokens(batch, call))[-len(expected) :] == expected
+        (reply,) = await replies(engine, replace(batch, calls=(thinking,)))
+        assert 1 < reply.tokens_written <= 5
+    finally:
+        await engine.close()
 
 
 async def test_nothing_that_the_model_wrote_becomes_a_control_token(loaded: LlamaCppEngine) -> None:

@@ -73,18 +73,19 @@ class TemplateTokens:
     Attributes:
         head: before the system message.
         middle: between the system and the user message.
-        tail: between the user message and the assistant's.
+        tail: between the user message and the answer, with thinking skipped.
+        think: between the user message and the start of the model's thinking.
         again: between the assistant's message and a second user message; None if the template does not allow one.
-        tail_again: after the second user message.
-        thinking, thought: the start and the end of a thinking block.
+        tail_again: after the second user message, with thinking skipped.
+        thought: the end of a thinking block.
     """
 
     head: list[int]
     middle: list[int]
     tail: list[int]
+    think: list[int]
     again: list[int] | None
     tail_again: list[int]
-    thinking: list[int]
     thought: list[int]
 
 
@@ -116,14 +117,18 @@ class LlamaCppTokenizer:
         two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
         second = split_at_marks(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
         head, middle, tail = one_turn
+        thinking = split_at_marks(await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, think=True), _USER)
+        think = tail if thinking is None else thinking[-1]
+        if not think.rstrip().endswith("<think>"):
+            think += "<think>\n"
         *_, again, tail_again = second or ("", "")
         pieces = TemplateTokens(
             head=await _tokenise(http, head, control=True, start=True),
             middle=await _tokenise(http, middle, control=True),
             tail=await _tokenise(http, tail, control=True),
+            think=await _tokenise(http, think, control=True),
             again=await _tokenise(http, again, control=True) if second else None,
             tail_again=await _tokenise(http, tail_again, control=True),
-            thinking=await _tokenise(http, "<think>\n", control=True),
             thought=await _tokenise(http, "\n</think>\n\n", control=True),
         )
         return cls(http, template if second is None else f"{template}\0{two_turns}", pieces)
@@ -141,9 +146,9 @@ class LlamaCppTokenizer:
             self._prefix = key, self.pieces.head + await self.plain(batch.system) + self.pieces.middle + shared
         return self._prefix[1]
 
-    async def question(self, text: str) -> list[int]:
-        """Return the question and what the template puts before the answer."""
-        return await self.plain(text) + self.pieces.tail
+    async def question(self, text: str, *, think: bool = False) -> list[int]:
+        """Return the question and what the template puts before the answer, or before the model's thinking."""
+        return await self.plain(text) + (self.pieces.think if think else self.pieces.tail)
 
     async def second_turn(self, ask: str) -> list[int]:
         """Return the end of the assistant's first message, and the user's `ask`.
@@ -174,10 +179,11 @@ class LlamaCppTokenizer:
         return await _tokenise(self._http, text)
 
 
-async def _rendered(http: httpx2.AsyncClient, *messages: dict[str, str]) -> str:
+async def _rendered(http: httpx2.AsyncClient, *messages: dict[str, str], think: bool = False) -> str:
     """Render messages with the model's chat template; empty if the template refuses them."""
     body = [{"role": role, "content": content} for message in messages for role, content in message.items()]
-    answer = await http.post("/apply-template", json={"messages": body})
+    options = {"chat_template_kwargs": {"enable_thinking": think}}
+    answer = await http.post("/apply-template", json={"messages": body, **options})
     return str(answer.json().get("prompt", ""))
 
 
@@ -288,7 +294,7 @@ class LlamaCppEngine:
             return await self._decisions.count_tokens(batch)
         tokens = self._loaded_tokens()
         with _answering():
-            questions = [len(await tokens.question(c.question)) + await reserved_tokens(tokens, c) for c in batch.calls]
+            questions = [len(await _asked(tokens, c)) + await reserved_tokens(tokens, c) for c in batch.calls]
             return len(await tokens.prefix(batch)) + max(questions)
 
     async def prompt_tokens(self, batch: Batch, call: Call) -> list[int]:
@@ -300,7 +306,7 @@ class LlamaCppEngine:
             raise EngineUnavailable("a decision model is asked typed questions and has no prompts to count")
         tokens = self._loaded_tokens()
         with _answering():
-            return await tokens.prefix(batch) + await tokens.question(call.question)
+            return await tokens.prefix(batch) + await _asked(tokens, call)
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""
@@ -389,11 +395,15 @@ class LlamaCppEngine:
         return self._tokens
 
 
+async def _asked(tokens: LlamaCppTokenizer, call: Call) -> list[int]:
+    return await tokens.question(call.question, think=bool(call.think_tokens))
+
+
 async def reserved_tokens(tokens: LlamaCppTokenizer, call: Call) -> int:
     """Return the most tokens after the prompt: all that the model may write, and all that is inserted in between."""
     after = _longest(call.answer)
     if call.think_tokens:
-        after += len(tokens.pieces.thinking) + call.think_tokens + len(tokens.pieces.thought)
+        after += call.think_tokens + len(tokens.pieces.thought)
     if call.reasoning is not None:
         after += call.reasoning.max_tokens + len(await tokens.second_turn(call.reasoning.ask))
     return after
@@ -458,7 +468,6 @@ class LlamaCppExchange:
         )
 
     async def _think(self, max_tokens: int) -> None:
-        self._prompt += self._tokens.pieces.thinking
         await self._write(max_tokens, stop=["</think>"])
         self._prompt += self._tokens.pieces.thought
 
