@@ -199,10 +199,7 @@ class HubSource:
 
     def download(self, part: Path, progress: DownloadProgress) -> str | None:
         """Append to `part` until it is complete; return the expected SHA-256, None if it is not known."""
-        if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
-            raise SourceFailed("skipped because HF_HUB_OFFLINE is set")
-        url = f"{_endpoint()}/{quote(self.repository)}/resolve/main/{quote(self.file)}"
-        info = _look_up_within(url, LOOKUP_TIMEOUT_S)
+        url, info = _url_of(self), look_up(self)
         if self.size is not None and info.size not in (None, self.size):
             raise SourceFailed(f"its file has {info.size:,} bytes, not {self.size:,}")
         if self.sha256 is not None and info.sha256 not in (None, self.sha256):
@@ -211,6 +208,17 @@ class HubSource:
             _drop_other_version(part, info)
         _download_from_hub(url, part, self.size if self.size is not None else info.size, progress)
         return self.sha256 or info.sha256
+
+
+def _url_of(file: HubSource | HubFile) -> str:
+    return f"{_endpoint()}/{quote(file.repository)}/resolve/main/{quote(file.file)}"
+
+
+def look_up(file: HubSource | HubFile) -> HubFileInfo:
+    """Ask the hub for the metadata of a file. Raises `SourceFailed` if it does not answer, or has no such file."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+        raise SourceFailed("skipped because HF_HUB_OFFLINE is set")
+    return _look_up_within(_url_of(file), LOOKUP_TIMEOUT_S)
 
 
 def etag_path(part: Path) -> Path:

@@ -15,8 +15,13 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
         "demo-run": "scoring.demo_run:demo_run",
         "doctor": "operating.doctor:doctor",
         "models": Commands(
-            "Fetch judge models, list them, print their paths.",
-            {"pull": "judges.models:pull", "list": "judges.models:list_models", "path": "judges.models:path"},
+            "Choose a judge model for this machine, fetch models, list them, print their paths.",
+            {
+                "recommend": "judges.models:recommend",
+                "pull": "judges.models:pull",
+                "list": "judges.models:list_models",
+                "path": "judges.models:path",
+            },
         ),
     },
     "Rubrics": {

@@ -35,6 +35,7 @@ from judge_server.models import (
     models_dir,
     parse_model_reference,
 )
+from judge_server.models.candidates import SLOWEST, fits, recommended, this_machine, why_not_on_hub
 from judge_server.models.files import format_bytes
 
 _STYLES = {
@@ -120,6 +121,69 @@ def list_models(
         table.add_row(escape(entry.name), format_bytes(entry.size), _state(entry), entry.licence, entry.note)
     out.print(table)
     print_line(f"in {models_dir()}", style="dim")
+
+
+def recommend(as_json: JsonOption = False) -> None:
+    """Say which judge model suits this machine, why, and how to measure it. Asks the hub, and fetches nothing."""
+    machine = this_machine()
+    with err.status("asking the hub"):
+        found = fits(machine, why_not_on_hub)
+    chosen = recommended(found)
+    if as_json:
+        models = [
+            {
+                "name": one.candidate.name,
+                "engine": one.candidate.engine_url,
+                "runner": one.candidate.runner,
+                "bytes": one.candidate.size,
+                "context": one.candidate.context,
+                "licence": one.candidate.licence,
+                "measured": one.candidate.measured or None,
+                "problem": one.problem or None,
+                "tokens_per_second": one.tokens_per_second,
+            }
+            for one in found
+        ]
+        print_json(
+            {
+                "machine": machine._asdict(),
+                "recommended": None if chosen is None else chosen.candidate.engine_url,
+                "models": models,
+            }
+        )
+        return
+    print_line(f"This machine: {machine}.")
+    if chosen is None:
+        exit_with_error("no known model suits this machine; give an endpoint as the engine, such as openai://…")
+    one = chosen.candidate
+    out.print(f"[bold]Recommended: {escape(one.name)} in {one.runner}.[/]")
+    print_line(f"{one.measured or 'Untested here: larger and newer, so probably a better judge than the default'}.")
+    if chosen.tokens_per_second is not None:
+        print_line(
+            f"Estimated speed: {chosen.tokens_per_second:.0f} prompt tokens a second. Below {SLOWEST:.0f}, a smaller "
+            "model comes first."
+        )
+    for command in filter(None, (one.fetch_command, f"adjudge serve --engine {one.engine_url}")):
+        print_line(f"  {command}")
+    print_line("Before you train, compare the models that suit this machine on labels of your own:")
+    suiting = [fit.candidate for fit in found if not fit.problem]
+    print_line(
+        " \\\n    ".join(["  adjudge bakeoff labelled.jsonl", *[f"--judge {own.engine_url}" for own in suiting]])
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("model", "engine", "size", "context", "licence", "note"):
+        table.add_column(title, justify="right" if title in ("size", "context") else "left", no_wrap=title != "note")
+    for own in suiting:
+        note = "; ".join(filter(None, (own.note, "" if own.measured else "untested")))
+        size = format_bytes(own.size)
+        table.add_row(escape(own.name), own.runner, size, f"{own.context:,}", own.licence, escape(note))
+    out.print(table)
+    problems = dict.fromkeys(fit.problem for fit in found if fit.problem)
+    for problem in problems:
+        names = dict.fromkeys(
+            f"{fit.candidate.name} in {fit.candidate.runner}" for fit in found if fit.problem == problem
+        )
+        print_line(f"Left out ({problem}): {', '.join(names)}.", style="dim")
 
 
 def path(
