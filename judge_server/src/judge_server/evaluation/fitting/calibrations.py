@@ -1,8 +1,8 @@
 """Fit a calibration: a map from the judge's raw probability of yes to how often such verdicts are right.
 
-Platt scaling is fitted with shrinkage, so that ten labels help and none harm: the maps of kinds and of criteria are
-drawn towards that of all labels, and this one towards the judge's own probabilities. Beta calibration (Kull et al.
-2017) and isotonic regression have more freedom, and need a thousand labels and more.
+Platt scaling is fitted with shrinkage, so that ten labels help: the maps of kinds and of criteria are drawn towards
+that of all labels, and this one towards the judge's own probabilities. Beta calibration (Kull et al. 2017) and isotonic
+regression have more freedom, and need a thousand labels and more.
 
 Nothing is measured on labels that it was fitted on: `cross_validate` calibrates each verdict by maps that were fitted
 without its row. Fitting needs scikit-learn and scipy, of the extra `evaluate`.
@@ -158,13 +158,13 @@ def shrunk_platt(p: Floats, y: Bools, member: Bools | None = None) -> Floats:
     parts = np.zeros((len(p), 0), dtype=bool) if member is None else member
     belongs = np.column_stack([np.ones(len(p)), parts])
     deviations = np.array([SPREAD_OF_JUDGES, *[SPREAD_OF_PARTS] * parts.shape[1]])
-    x = _log_odds(p)
+    x, expit = _log_odds(p), import_extra("scipy.special").expit
 
     def loss(flat: Floats) -> tuple[float, Floats]:
         own = flat.reshape(-1, 2)
         u, a = (belongs @ own).T
         odds = np.exp(u) * x + a
-        error = 1 / (1 + np.exp(-odds)) - y
+        error = expit(odds) - y
         slopes = np.column_stack([belongs.T @ (error * np.exp(u) * x), belongs.T @ error]) + own / deviations**2
         value = np.logaddexp(0, np.where(y, -odds, odds)).sum() + ((own / deviations) ** 2).sum() / 2
         return float(value), slopes.ravel()
