@@ -122,7 +122,7 @@ class AdjudgeContender:
         engine: the engine.
         templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
-        contextual: whether to judge relative to an empty response; None for what the service does by default.
+        contextual: whether to judge relative to an empty response.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class AdjudgeContender:
         engine: StoredEngine,
         templates: Path | None = None,
         protocol: JudgingProtocol = "binary",
-        contextual: bool | None = None,
+        contextual: bool = False,
     ) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
@@ -223,7 +223,6 @@ class UnknownContender(ValueError):
 CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {
     "plain": PlainContender,
     "adjudge": AdjudgeContender,
-    "direct": partial(AdjudgeContender, contextual=False),
     "contextual": partial(AdjudgeContender, contextual=True),
     "stepwise": partial(AdjudgeContender, protocol="stepwise"),
     "contextual-stepwise": partial(AdjudgeContender, protocol="stepwise", contextual=True),

@@ -500,7 +500,7 @@ def test_an_entry_states_the_judging_that_its_map_applies_to() -> None:
     items, _ = judged([0.6, 0.4])
     made = FittedCalibration.model_validate(entry(["w", "x"], "binary", "v", items, FittedMap(0.8, -0.4)))
     assert made.weights == ("w", "x")
-    assert (made.contextual, made.calibration.default) == (False, ProbabilityMap(0.8, -0.4))
+    assert made.calibration.default == ProbabilityMap(0.8, -0.4)
 
 
 def test_both_protocols_ask_in_the_same_words_so_their_maps_are_the_same() -> None:

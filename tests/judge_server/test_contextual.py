@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import TooLarge
-from judge_server.judging.calibration import NEUTRAL, relate, relative_probability
+from judge_server.judging.calibration import NEUTRAL, StoredCalibration, relate, relative_probability
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import collect
 from judge_server.ledger.rows import recorded_page
@@ -74,21 +74,22 @@ def test_the_order_of_responses_to_one_prompt_is_kept(one: float, other: float, 
     assert 0 <= low <= high <= 1
 
 
-async def test_a_fitted_weight_scales_the_subtracted_log_odds(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=0.5))
-    answer = RewardAnswer.model_validate_json((await http.post("/v1/rewards", json=request())).content)
-    expected = 1 / (1 + math.exp(log_odds(WITHOUT) / 2 - log_odds(GIVEN)))
-    assert [v.raw_probability for v in verdicts(answer)] == [pytest.approx(expected)] * len(CRITERIA)
-    whole = (await judge(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=1.0))).prepared(BINARY)
-    assert answer.judge is not None
-    assert answer.judge.fingerprint != whole.fingerprint
-    assert answer.judge.uncalibrated != whole.uncalibrated
-
-
 async def test_a_verdict_is_relative_to_the_empty_response_and_then_calibrated(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=1.0))
-    answer = RewardAnswer.model_validate_json((await http.post("/v1/rewards", json=request())).content)
-    for verdict in verdicts(answer):
+    made = await judge(ScriptedEngine(leaning))
+    config = JudgingConfig("binary", contextual=True)
+    made.stored_calibrations = [
+        StoredCalibration(
+            name="team",
+            version=1,
+            judge=made.prepared(config).uncalibrated,
+            model="scripted",
+            config=config.recorded(),
+            method="platt",
+            calibration=CALIBRATION,
+        )
+    ]
+    scorer = Scorer(made, None, SynchronousRecorder())  # type: ignore[arg-type]
+    for verdict in verdicts(await score(scorer, request(judging=CONTEXTUAL))):
         scaling = OF_PITFALLS if verdict.criterion == "pitfall" else DEFAULT
         assert verdict.raw_probability == pytest.approx(RAW)
         assert verdict.content_free_probability == pytest.approx(WITHOUT)
@@ -135,26 +136,18 @@ async def test_a_failed_verdict_on_the_empty_response_fails_the_verdict_and_is_a
 
 
 def test_a_verdict_without_probabilities_fails() -> None:
-    outcome = relate(JudgeResult(1.0, 0.9, raw_probability=0.9), JudgeResult(1.0), 1.0, DEFAULT)
+    outcome = relate(JudgeResult(1.0, 0.9, raw_probability=0.9), JudgeResult(1.0), DEFAULT)
     assert isinstance(outcome, CallFailure)
     assert outcome.kind == "engine"
 
 
-async def test_contextual_calibration_is_the_default_where_maps_were_fitted_with_it() -> None:
-    shipped = await judge(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=1.0))
-    on, off = [shipped.prepared(JudgingConfig("binary", contextual=asked)) for asked in (None, False)]
-    assert (on.config.contextual, on.calibration) == (True, CALIBRATION)
-    assert (off.config.contextual, off.calibration) == (False, NEUTRAL)
+async def test_the_shipped_maps_hold_without_contextual_calibration_only() -> None:
+    shipped = await judge(ScriptedEngine(leaning), calibrations=fitted())
     unknown = await judge(ScriptedEngine(leaning))
-    assert unknown.prepared(JudgingConfig("binary")).config.contextual is False
-    assert unknown.prepared(JudgingConfig("binary", contextual=True)).calibration == NEUTRAL
-    assert (
-        len({on.fingerprint, off.fingerprint, unknown.prepared(JudgingConfig("binary", contextual=True)).fingerprint})
-        == 3
-    )
-    assert off.fingerprint == unknown.prepared(JudgingConfig("binary")).fingerprint
-    graded = JudgingConfig("graded")
-    assert shipped.prepared(graded).fingerprint == unknown.prepared(graded).fingerprint
+    on, off = [JudgingConfig("binary", contextual=asked) for asked in (True, False)]
+    assert (shipped.prepared(on).calibration, shipped.prepared(off).calibration) == (NEUTRAL, CALIBRATION)
+    assert shipped.prepared(on).fingerprint == unknown.prepared(on).fingerprint
+    assert len({judge_.prepared(one).fingerprint for judge_ in (shipped, unknown) for one in (on, off)}) == 3
 
 
 @pytest.mark.parametrize(

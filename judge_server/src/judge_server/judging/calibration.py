@@ -9,10 +9,10 @@ judge says yes depends on the criterion more than on the response: it says yes t
 most claims about a source. So each criterion is asked once more about an empty response to the same prompt, which the
 responses of a group share, and the verdict is relative to that answer:
 
-    logit(raw_probability) = logit(p | response) - weight * logit(p | empty response)
+    logit(raw_probability) = logit(p | response) - logit(p | empty response)
 
-Zhao et al. have a weight of 1; for a judge whose calibration ships with the package, it is fitted. The calibration's
-map then applies to `raw_probability`. Both calls are cached like any other; the verdict made of them is not.
+A stored calibration's map then applies to `raw_probability`; the shipped maps hold without contextual calibration only.
+Both calls are cached like any other; the verdict made of them is not.
 """
 
 import hashlib
@@ -176,21 +176,13 @@ class FittedCalibration(Fitted):
         weights: digests of the judge's weights.
         protocol: the protocol of the labelled verdicts.
         templates: digest of the prompt templates that ask one criterion in that protocol.
-        calibration: the scalings.
-        content_free_weight: the weight of the answer about an empty response, if the maps are for contextual
-            calibration, which this judge then uses by default; None if they are not.
+        calibration: the maps.
     """
 
     weights: WeightsDigests
     protocol: Literal["binary", "stepwise"]
     templates: Annotated[str, Field(min_length=1)]
     calibration: Calibration
-    content_free_weight: Annotated[float, Field(gt=0, le=1)] | None = None
-
-    @property
-    def contextual(self) -> bool:
-        """Whether the maps are for contextual calibration."""
-        return self.content_free_weight is not None
 
 
 class StoredCalibration(Fitted):
@@ -269,27 +261,17 @@ class CalibrationSet(Fitted):
 
     @model_validator(mode="after")
     def _one_each(self) -> "CalibrationSet":
-        keys = [(weights, one.protocol, one.templates, one.contextual) for one in self.maps for weights in one.weights]
+        keys = [(weights, one.protocol, one.templates) for one in self.maps for weights in one.weights]
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(f"there are two calibrations for {key[1]} with the weights {key[0]}; remove one")
         return self
 
-    def find(
-        self, weights_digest: str, protocol: str, template_digest: str, contextual: bool | None = None
-    ) -> FittedCalibration | None:
-        """Return the calibration for these weights, protocol and templates; None if there is none.
-
-        With `contextual` None, one for contextual calibration comes first.
-        """
-        found = [
-            one
-            for one in self.maps
-            if weights_digest in one.weights
-            and (protocol, template_digest) == (one.protocol, one.templates)
-            and contextual in (None, one.contextual)
-        ]
-        return max(found, key=lambda one: one.contextual, default=None)
+    def find(self, weights_digest: str, protocol: str, template_digest: str) -> FittedCalibration | None:
+        """Return the calibration for these weights, protocol and templates; None if there is none."""
+        wanted = (protocol, template_digest)
+        found = [one for one in self.maps if weights_digest in one.weights and (one.protocol, one.templates) == wanted]
+        return found[0] if found else None
 
     def why_unfit(self, weights_digest: str, protocol: str) -> UnfitProtocol | None:
         """Return why a judge with these weights is unfit for a protocol; None if it is not known to be."""
@@ -308,27 +290,23 @@ def builtin_calibrations() -> CalibrationSet:
     return CalibrationSet.model_validate_json(path.read_bytes())
 
 
-CONTENT_FREE_WEIGHT = 1.0
-"""The weight of the answer about an empty response for a judge that none was fitted for."""
-
 EMPTY_RESPONSE = ""
 """The response without content, shown between markers as any other."""
 
 
 class RelativeVerdict(NamedTuple):
-    """A verdict that is made of two: its digest, those of the calls about both responses, the weight, and the map."""
+    """A verdict that is made of two: its digest, those of the calls about both responses, and the map."""
 
     digest: bytes
     asked: bytes
     content_free: bytes
-    weight: float
     scaling: ProbabilityMap
 
     @classmethod
-    def of(cls, asked: bytes, content_free: bytes, weight: float, scaling: ProbabilityMap) -> "RelativeVerdict":
-        """Return the verdict under the digest of its parts, the weight and the map."""
-        parts = b"contextual" + asked + content_free + repr((weight, *scaling.numbers)).encode()
-        return cls(hashlib.sha256(parts).digest(), asked, content_free, weight, scaling)
+    def of(cls, asked: bytes, content_free: bytes, scaling: ProbabilityMap) -> "RelativeVerdict":
+        """Return the verdict under the digest of its parts and the map."""
+        parts = b"contextual" + asked + content_free + repr(scaling.numbers).encode()
+        return cls(hashlib.sha256(parts).digest(), asked, content_free, scaling)
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
@@ -338,21 +316,17 @@ class RelativeVerdict(NamedTuple):
     def combine(self, outcomes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
         """Return the verdict from the outcomes of both calls; see `relate`."""
         asked, content_free = outcomes
-        return relate(asked, content_free, self.weight, self.scaling)
+        return relate(asked, content_free, self.scaling)
 
 
 def relate(
-    asked: JudgeResult | CallFailure,
-    content_free: JudgeResult | CallFailure,
-    weight: float,
-    scaling: ProbabilityMap,
+    asked: JudgeResult | CallFailure, content_free: JudgeResult | CallFailure, scaling: ProbabilityMap
 ) -> JudgeResult | CallFailure:
     """Return the verdict on a response relative to that on an empty one; a failure if either failed.
 
     Args:
         asked: the outcome for the response, uncalibrated.
         content_free: the outcome for the empty response, uncalibrated.
-        weight: the weight of the latter's log-odds.
         scaling: the map from raw to calibrated probabilities.
     """
     if isinstance(asked, CallFailure):
@@ -363,7 +337,7 @@ def relate(
     given, without = asked.raw_probability, content_free.raw_probability
     if given is None or without is None:
         return CallFailure("engine", "contextual calibration needs probabilities, and the judge gave none")
-    raw = relative_probability(given, without, weight)
+    raw = relative_probability(given, without)
     probability = scaling.calibrate(raw)
     return replace(
         asked,
@@ -374,12 +348,12 @@ def relate(
     )
 
 
-def relative_probability(given: float, without: float, weight: float = CONTENT_FREE_WEIGHT) -> float:
-    """Return the probability whose log-odds are those of `given` less `weight` times those of `without`.
+def relative_probability(given: float, without: float) -> float:
+    """Return the probability whose log-odds are those of `given` less those of `without`.
 
     Probabilities closer to 0 or 1 than 1e-9 count as that far away.
     """
-    return 1.0 / (1.0 + math.exp(weight * _log_odds(without) - _log_odds(given)))
+    return 1.0 / (1.0 + math.exp(_log_odds(without) - _log_odds(given)))
 
 
 def _log_odds(probability: float) -> float:

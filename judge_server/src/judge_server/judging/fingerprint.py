@@ -31,8 +31,6 @@ def judge_fingerprint(
     if not identity.capabilities.images:
         del parts["capabilities"]["images"]
     asked = config.recorded()
-    if not asked.get("contextual"):
-        asked.pop("contextual", None)
     del asked["template"]  # the digest is included; the name may be reused for other texts
     if config.protocol in ("graded", "likert"):
         asked["grade"] = "expected"  # once the most likely grade: do not mix cached verdicts

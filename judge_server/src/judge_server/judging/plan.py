@@ -377,7 +377,7 @@ class GroupPlanner:
         if self._content_free is None:
             return digest
         content_free, scaling = self._content_free_by_id[criterion]
-        one = RelativeVerdict.of(digest, content_free, self._prepared.content_free_weight, scaling)
+        one = RelativeVerdict.of(digest, content_free, scaling)
         relative[one.digest] = one
         return one.digest
 

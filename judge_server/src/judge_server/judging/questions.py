@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from judge_server.judging.calibration import CONTENT_FREE_WEIGHT, NEUTRAL, UNSCALED, Calibration, ProbabilityMap
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.presentation import STEP_WORDS
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
@@ -74,7 +74,7 @@ class Question:
 class JudgingConfig:
     """The options of a request that can change a verdict, apart from the texts shown.
 
-    `contextual` says whether verdicts are relative to those on an empty response; None leaves that to the judge.
+    `contextual` says whether verdicts are relative to those on an empty response.
     """
 
     protocol: UsedProtocol
@@ -84,7 +84,7 @@ class JudgingConfig:
     temperature: float = 0.0
     template: str | None = None
     steps: StepRule = "headings"
-    contextual: bool | None = None
+    contextual: bool = False
 
     @classmethod
     def of(cls, options: JudgingOptions, protocol: UsedProtocol) -> "JudgingConfig":
@@ -98,7 +98,7 @@ class JudgingConfig:
             options.sampling_temperature,
             options.template,
             options.steps if protocol == "stepwise" else "headings",
-            options.contextual_calibration,
+            bool(options.contextual_calibration),
         )
 
     def recorded(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class JudgingConfig:
         options = asdict(self)
         if self.steps == "headings":
             del options["steps"]
-        if self.contextual is None:
+        if not self.contextual:
             del options["contextual"]
         return options
 
@@ -128,10 +128,8 @@ class PreparedConfig:
     Under `stepwise`, the judge is not asked which step decides a criterion of `kinds_without_steps`; its verdicts on
     these are about the whole response. `declaration` is the template set's, such as what it withholds from the
     judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
-    fingerprint that the judge would have without a calibration. `content_free_weight` is the weight of the answer about
-    an empty response under contextual calibration. `cache_salt` enters the digests of calls: verdicts are shared only
-    between callers that have the same. `members` are the configurations of a cascade's or
-    panel's judges.
+    fingerprint that the judge would have without a calibration. `cache_salt` enters the digests of calls: verdicts are
+    shared only between callers that have the same. `members` are the configurations of a cascade's or panel's judges.
     """
 
     config: JudgingConfig
@@ -143,7 +141,6 @@ class PreparedConfig:
     declaration: Declaration = DEFAULT_DECLARATION
     min_choice_mass: float = MIN_CHOICE_MASS
     uncalibrated: str = ""
-    content_free_weight: float = CONTENT_FREE_WEIGHT
     cache_salt: str = ""
     members: tuple["PreparedConfig", ...] = ()
 

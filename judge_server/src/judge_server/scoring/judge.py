@@ -17,11 +17,9 @@ from opentelemetry.trace import Span
 
 from judge_server.errors import invalid_field
 from judge_server.judging.calibration import (
-    CONTENT_FREE_WEIGHT,
     NEUTRAL,
     Calibration,
     CalibrationSet,
-    FittedCalibration,
     StoredCalibration,
 )
 from judge_server.judging.fingerprint import judge_fingerprint
@@ -146,15 +144,12 @@ class Judge:
             ]
             digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
             fitted = None
-            if config.plain and not template_set.declaration.digest_parts:
-                fitted = self._calibrations.find(
-                    self.identity.weights_digest, config.protocol, single_templates.digest, config.contextual
-                )
-            config = self._with_context(config, fitted)
-            calibration = NEUTRAL if fitted is None else fitted.calibration
-            weight = CONTENT_FREE_WEIGHT if fitted is None else fitted.content_free_weight or CONTENT_FREE_WEIGHT
             if config.contextual:
-                digests = (*digests, f"content-free weight {weight}")
+                self._refuse_incomparable(config)
+                digests = (*digests, "content-free weight 1.0")
+            elif config.plain and not template_set.declaration.digest_parts:
+                fitted = self._calibrations.find(self.identity.weights_digest, config.protocol, single_templates.digest)
+            calibration = NEUTRAL if fitted is None else fitted.calibration
             uncalibrated = judge_fingerprint(self.identity, digests, config, NEUTRAL, self._min_choice_mass)
             calibration = self._stored_for(asked, uncalibrated) or calibration
             fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
@@ -168,7 +163,6 @@ class Judge:
                 template_set.declaration,
                 self._min_choice_mass,
                 uncalibrated,
-                weight,
             )
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
@@ -176,16 +170,8 @@ class Judge:
         salt = self._cache_salt()
         return replace(prepared, cache_salt=salt) if salt else prepared
 
-    def _with_context(self, config: JudgingConfig, fitted: FittedCalibration | None) -> JudgingConfig:
-        """Decide about contextual calibration where the request leaves it open: use it where the maps were fitted so.
-
-        Raises:
-            InvalidRequest: the request asks for it, and it is impossible here.
-        """
-        if config.contextual is None:
-            return replace(config, contextual=fitted is not None and fitted.contextual)
-        if not config.contextual:
-            return config
+    def _refuse_incomparable(self, config: JudgingConfig) -> None:
+        """Raise `InvalidRequest` if contextual calibration, which the request asks for, is impossible here."""
         self.require_probabilities(_CONTEXTUAL)
         if not config.comparable or self.identity.capabilities.typed_questions:
             raise invalid_field(
@@ -194,7 +180,6 @@ class Judge:
                 "stepwise, one criterion per call, no rationale, no think_tokens, and a judge that is no decision "
                 "model; change these, or leave it out",
             )
-        return config
 
     @property
     def stored_calibrations(self) -> Sequence[StoredCalibration]:

@@ -112,8 +112,7 @@ class JudgingOptions(ComparisonOptions):
         contextual_calibration: ask each criterion once more about an empty response to the same prompt, and judge by
             what the response changes: the log-odds of yes with it, less those without it (Zhao et al. 2021). The
             responses of a group share this call. Needs `binary` or `stepwise`, one criterion per call without reasons
-            or thoughts, and a judge that returns probabilities. Defaults to true where the server's measurements say
-            that it helps this judge, and to false otherwise.
+            or thoughts, and a judge that returns probabilities. Defaults to false.
         on_decoy: what becomes of a suspicious response: `flag` leaves its verdicts as they are; `fail` makes all of the
             judge's verdicts on it fail as `decoy`, so that `on_failure` decides about its reward.
     """
