@@ -9,7 +9,8 @@ not to train on it.
 - *ECE by chance* is what the calibration error would be, on as many items, if every probability were right.
 - *of a rubric* fits one calibration on as many labels of every task, as if each were a criterion of one rubric.
 - With `--error`, *decided* and *wrong* are the share of verdicts outside the band for that rate, and the rate that came
-  out; *no band* is the share of draws in which the labels could not show it.
+  out over all draws; *no band* is the share of draws in which the labels could not show it, and *broken* that of the
+  others in which more of the measured verdicts were wrong than promised, which chance alone does to few of them.
 """
 
 import argparse
@@ -104,7 +105,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def calibrate(some: Sequence[Measured], descriptions: Mapping[tuple[str, str], str]) -> Calibration | None:
-    """Fit a calibration as `adjudge calibrate` does; None where it refuses."""
+    """Fit a calibration as `adjudge calibrate` does; None where it refuses, as for labels of one row."""
+    if len({one.row for one in some}) < 2:
+        return None
     try:
         return fit_calibration(some, descriptions, name="draw")[1]
     except ValueError:
@@ -154,7 +157,7 @@ def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[st
     """Fit the band for a promised rate of errors on most of a task's items, and count the errors on the rest."""
     rows = []
     for task in tasks:
-        decided, wrong, none = [], [], 0
+        decided, wrong, none, broken = [], [], 0, 0
         for draw in range(draws):
             order = np.random.default_rng([draw, 3]).permutation(sorted({one.row for one in task.verdicts}))
             fitted_rows = set(order[: 2 * len(order) // 3])
@@ -169,7 +172,9 @@ def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[st
             verdicts = calibrated(task, rest, maps)
             outside = (verdicts.probabilities < band[0]) | (verdicts.probabilities >= band[1])
             decided.append(float(outside.mean()))
-            wrong += (verdicts.satisfied != verdicts.labels)[outside].tolist()
+            errors = (verdicts.satisfied != verdicts.labels)[outside]
+            wrong += errors.tolist()
+            broken += bool(len(errors) and errors.mean() > error)
         rows.append(
             {
                 "task": task.name,
@@ -177,6 +182,7 @@ def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[st
                 "no band": f"{none / draws:.0%}",
                 "decided": f"{np.mean(decided):.0%}" if decided else "–",
                 "wrong": f"{np.mean(wrong):.1%}" if wrong else "–",
+                "broken": f"{broken / (draws - none):.0%}" if none < draws else "–",
             }
         )
     return rows

@@ -137,7 +137,7 @@ def test_a_promised_error_sets_the_band(tmp_path: Path) -> None:
     assert "leave out --uncertain-band" in failure_of(
         adjudge(*asked, "--error", "0.1", "--uncertain-band", "0.4", "0.6")
     )
-    assert "cannot show that at most 1%" in failure_of(adjudge(*asked, "--error", "0.01"))
+    assert "too few to promise that at most 1.5%" in failure_of(adjudge(*asked, "--error", "0.015"))
 
 
 def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rates(

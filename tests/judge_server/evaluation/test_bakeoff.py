@@ -71,6 +71,9 @@ def test_the_cheapest_contender_that_is_not_shown_to_be_worse_is_recommended() -
     sides = (answers(*right, calls=3), answers(*once, calls=2), answers(*wrong))
     found = bake_off(list(zip(names, sides, strict=True)), "calls").results
     assert [one.recommended for one in found] == [False, True, False]
+    absent = answers(*[None] * 36, *right[36:])
+    failing = bake_off(list(zip(names, (sides[0], sides[2], absent), strict=True)), "calls").results
+    assert [one.recommended for one in failing] == [True, False, False]
     assert [one.recommended for one in bake_off([(names[0], "does not start")], "calls").results] == [False]
 
 

@@ -17,6 +17,7 @@ from judge_server.evaluation.labelling import (
     consensus,
     labelled_groups,
     labels_to_halve,
+    maps_so_far,
     preview_calibration,
     rank,
 )
@@ -28,6 +29,9 @@ from trainer_client.wire.monitors import MonitorFinding
 
 PLAIN = {RUBRIC: (Criterion(id="c0", description="Is short."),)}
 SHADOW = {RUBRIC: (Criterion(id="c0", description="Is short.", shadow=True),)}
+NAMED = f"{RUBRIC.hex()}/{{}}"
+"""A criterion by its rubric and its id."""
+
 PITFALL = {RUBRIC: (Criterion(id="c0", description="Is wrong.", shadow=True, weight=-1.0),)}
 
 
@@ -73,8 +77,8 @@ def test_a_close_verdict_is_worth_less_once_its_criterion_has_labels() -> None:
     close, surer = judged(1, said(0.5)), judged(2, said(0.7))
     other = surer._replace(votes=[(surer.votes[0][0]._replace(criterion="c1"), surer.votes[0][1])])
     assert numbers([close, other]) == [1, 2]
-    assert numbers([close, other], labelled={"c0": 8}) == [2, 1]
-    assert numbers([close, other], labelled={"c0": 8, "c1": 8}) == [1, 2]
+    assert numbers([close, other], labelled={NAMED.format("c0"): 8}) == [2, 1]
+    assert numbers([close, other], labelled={NAMED.format("c0"): 8, NAMED.format("c1"): 8}) == [1, 2]
 
 
 @given(st.integers(1, 400), st.floats(0, 1))
@@ -101,6 +105,33 @@ def test_a_preview_says_what_calibrating_would_do() -> None:
     preview = preview_calibration(found)
     assert preview is not None
     assert (preview.labels, preview.before, preview.after) == (16, 0.5, 1.0)
+
+
+def test_an_uncertain_verdict_is_no_disagreement_in_a_preview() -> None:
+    sure = [labelled_use(n, 0.9 if n % 2 else 0.1, bool(n % 2)) for n in range(12)]
+    unsure = [
+        LabelledUse(use, [label(use, "ann", bool(n % 2))])
+        for n in range(12, 24)
+        if (use := judged(n, said(0.55, raw_probability=0.55), failure="uncertain"))
+    ]
+    assert preview_calibration([*sure, *unsure]) is None
+
+
+def test_a_panels_verdicts_are_not_calibrated() -> None:
+    members = json.dumps([{"judge": "a", "score": 1.0, "probability": 0.9}])
+    uses = [judged(n, said(0.4, raw_probability=0.4, members=members)) for n in range(16)]
+    assert preview_calibration([LabelledUse(use, [label(use, "ann", True)]) for use in uses]) is None
+    assert maps_so_far([LabelledUse(use, [label(use, "ann", True)]) for use in uses]) is None
+
+
+def test_the_verdict_nearest_to_the_threshold_that_the_labels_tell_comes_first() -> None:
+    """People say yes from 0.3 on, so what is nearest to 0.3 is in doubt, and what is near 0.5 is not."""
+    found = [
+        labelled_use(n, p, p > 0.3) for n, p in enumerate((0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.4, 0.45, 0.5, 0.6) * 4)
+    ]
+    near, far = judged(101, said(0.3, raw_probability=0.3)), judged(102, said(0.52, raw_probability=0.52))
+    assert numbers([near, far]) == [102, 101]
+    assert numbers([near, far], maps=maps_so_far(found)) == [101, 102]
 
 
 def test_nothing_is_previewed_on_few_labels_or_labels_that_oppose_the_judge() -> None:

@@ -21,6 +21,9 @@ Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls
 
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
+SHARE_ANSWERED = 0.95
+"""The fewest verdicts of a contender that is recommended, as a share of those of the one with the most."""
+
 VERDICT_FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece")
 PAIRS_RIGHT = "pairs_right"
 """The share of pairs judged right, with disagreement of the two orders counted as half."""
@@ -150,19 +153,30 @@ def bake_off(entries: Sequence[tuple[Contender, Sequence[Judgement] | str]], cos
 def _recommended(
     measured: Mapping[int, Sequence[Judgement]], results: Mapping[int, ContenderResult], quality: str, cost: Cost
 ) -> int | None:
-    """Return the cheapest contender of those of which the interval of the difference to the best one reaches 0."""
+    """Return the cheapest contender of those of which the interval of the difference to the best one reaches 0.
+
+    One that has fewer than `SHARE_ANSWERED` of the most verdicts is left out: it fails where others do not.
+    """
+    most = max([results[number].n for number in measured], default=0)
     known = {
         number: results[number].quality[quality].value
         for number in measured
         if not isnan(results[number].quality.get(quality, UNDEFINED).value)
-        and not isnan(results[number].cost.get(cost, UNDEFINED).value)
+        and results[number].n >= SHARE_ANSWERED * most
     }
     if not known:
         return None
     best = max(known, key=lambda number: known[number])
-    worse_by = _differences({best: measured[best], **{n: measured[n] for n in known if n != best}})
-    as_good = [n for n in known if n == best or worse_by[n].quality.get(quality, UNDEFINED).high >= 0]
-    return min(as_good, key=lambda number: results[number].cost[cost].value)
+
+    def as_good(number: int) -> bool:
+        if number == best:
+            return True
+        moved = _differences({best: measured[best], number: measured[number]})[number]
+        return moved.quality.get(quality, UNDEFINED).high >= 0
+
+    costs = {number: results[number].cost.get(cost, UNDEFINED).value for number in known if as_good(number)}
+    priced = {number: value for number, value in costs.items() if not isnan(value)}
+    return min(priced, key=lambda number: priced[number], default=None)
 
 
 def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> ContenderResult:

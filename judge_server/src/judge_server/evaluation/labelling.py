@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
+from judge_server.judging.calibration import Calibration, criterion_key
 from judge_server.ports import LabelStore, LedgerReader
 from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, ResponseRow, UseRecord, VerdictRow
 from trainer_client.wire import Criterion
@@ -19,6 +20,7 @@ from trainer_client.wire.monitors import MonitorFinding, Severity
 
 if TYPE_CHECKING:
     from judge_server.evaluation.metrics import Estimate
+    from judge_server.evaluation.report import Measured
 
 Reason: TypeAlias = Literal["close", "disagreement", "shadow", "monitor"]
 """Why a verdict is worth labelling: its probability is near 0.5; judges of a cascade or panel, or votes, disagree; a
@@ -61,18 +63,20 @@ def rank(
     why: Reason | None = None,
     findings: Sequence[MonitorFinding] = (),
     labelled: Mapping[str, int] | None = None,
+    maps: Calibration | None = None,
 ) -> list[Candidate]:
     """Return the verdicts that may be labelled, the one with the most doubt first.
 
-    Of verdicts that share a judge call, only one is returned. A probability near 0.5 is worth less the more labels its
-    criterion has: its threshold is known better then.
+    Of verdicts that share a judge call, only one is returned. A probability near 0.5, by the labels so far, is worth
+    less the more labels its criterion has: its threshold is known better then.
 
     Args:
         uses: verdicts of judges that did not fail.
         rubrics: the criteria by the digest of the rubric; those that are absent count as not shadow.
         why: return only verdicts that are worth labelling for this reason.
         findings: what the monitors of the run find.
-        labelled: the number of labelled verdicts by criterion.
+        labelled: the number of labelled verdicts by `criterion_name`.
+        maps: the maps that were fitted to them, by `criterion_name`.
     """
     counts = labelled or {}
     shadows = {digest: {one.id: one for one in criteria if one.shadow} for digest, criteria in rubrics.items()}
@@ -84,7 +88,7 @@ def rank(
             probability = sum(_probability(one) for one in judged) / len(judged)
             shadow = shadows.get(use.response.rubric or b"", {}).get(first.criterion)
             reasons = dict(_reasons(use, judged, probability, shadow))
-            close = _closeness(probability) * _worth(counts.get(first.criterion, 0))
+            close = _closeness(_calibrated(use, judged, probability, maps)) * _worth(counts.get(criterion_name(use), 0))
             if "close" in reasons:
                 reasons["close"] = close
             if warned := _warned(use, findings):
@@ -124,6 +128,15 @@ def _warned(use: UseRecord, findings: Sequence[MonitorFinding]) -> float:
 def _closeness(probability: float) -> float:
     """1 for a probability of 0.5, 0 for one of 0 or 1."""
     return 1 - 2 * abs(probability - 0.5)
+
+
+def _calibrated(use: UseRecord, judged: Sequence[VerdictRow], probability: float, maps: Calibration | None) -> float:
+    """Return the probability of yes by the labels so far; as recorded without any, or for a judge without raw ones."""
+    raw = [row.raw_probability for row in judged if row.raw_probability is not None and row.members is None]
+    if maps is None or len(raw) < len(judged):
+        return probability
+    of = maps.by_criterion.get(criterion_key(criterion_name(use)), maps.default)
+    return of.calibrate(sum(raw) / len(raw))
 
 
 def _worth(labels: int) -> float:
@@ -311,11 +324,37 @@ def labels_to_halve(agreed: int, n: int) -> int:
     return bisect_left(range(1, 8 * n + 64), True, key=lambda more: width(n + more) <= width(n) / 2) + 1
 
 
+def labelled_verdicts(found: Iterable[LabelledUse]) -> "list[Measured]":
+    """Return the labelled verdicts of which a calibration can be fitted: with a probability, and of one judge.
+
+    The criterion of each is named by its rubric and its id. Verdicts of a cascade or panel, which has no calibration of
+    its own, and those on which people are split, are left out.
+    """
+    from judge_server.evaluation.report import Measured
+
+    measured = []
+    for one in found:
+        said, votes = consensus(one.labels), [row for _, row in one.use.votes if row is not None]
+        raw = [row.raw_probability for row in votes if row.raw_probability is not None and row.members is None]
+        if said is not None and raw:
+            row, p = one.use.response, sum(raw) / len(raw)
+            group = f"{row.request.hex()}/{row.group_id}"
+            judged = judge_says(one.use)
+            score = None if judged is None else float(judged)
+            measured.append(Measured(group, criterion_name(one.use), float(said), score, p, p, "point"))
+    return measured
+
+
+def criterion_name(use: UseRecord) -> str:
+    """Return what names a criterion in all rubrics of a run: the rubric's digest and the criterion's id."""
+    return f"{(use.response.rubric or b'').hex()}/{use.votes[0][0].criterion}"
+
+
 class CalibrationPreview(NamedTuple):
     """What calibrating on the labels of a run would do: the shares of verdicts on which judge and people agree.
 
     `before` is that of the recorded verdicts, `after` that of calibrated ones, each by maps that were fitted without
-    its group; both of the same `labels` verdicts.
+    its group; both of the same `labels` verdicts, on which the judge decided.
     """
 
     labels: int
@@ -324,27 +363,39 @@ class CalibrationPreview(NamedTuple):
 
 
 def preview_calibration(found: Sequence[LabelledUse]) -> CalibrationPreview | None:
-    """Calibrate on the recorded probabilities of labelled verdicts; None if that cannot be done. Blocks."""
-    from judge_server.evaluation.fitting.calibrations import MissingExtraError, cross_validate, fit_calibration
-    from judge_server.evaluation.report import Measured
+    """Calibrate on the recorded probabilities of labelled verdicts. Blocks.
 
-    measured, agreed = [], []
-    for one in found:
-        said, judged = consensus(one.labels), judge_says(one.use)
-        raw = [row.raw_probability for _, row in one.use.votes if row is not None and row.raw_probability is not None]
-        if said is None or not raw:
-            continue
-        row = f"{one.use.response.request.hex()}/{one.use.response.group_id}"
-        name, p = one.use.votes[0][0].criterion, sum(raw) / len(raw)
-        measured.append(Measured(row, name, float(said), float(p >= MET_FROM), p, p))
-        agreed.append(judged == said)
+    Returns:
+        None if the labels are too few, or the gain cannot be told from chance: its 95% interval reaches 0.
+    """
+    import numpy as np  # takes long to import
+
+    from judge_server.evaluation.fitting.calibrations import MissingExtraError, cross_validate, fit_calibration
+    from judge_server.evaluation.metrics import RowBootstrap
+
+    measured = [one for one in labelled_verdicts(found) if one.score is not None]
     descriptions = {(one.row, one.criterion): one.criterion for one in measured}
     try:
         method, _ = fit_calibration(measured, descriptions, name="preview")
-        after = cross_validate(measured, descriptions, method=method).calibrated
+        calibrated = cross_validate(measured, descriptions, method=method).calibrated
     except (ValueError, MissingExtraError):
         return None
-    return CalibrationPreview(len(measured), sum(agreed) / len(agreed), float((after.satisfied == after.labels).mean()))
+    after = calibrated.satisfied == calibrated.labels
+    before = np.array([one.score == one.label for one in measured])
+    rows = [one.row for one in measured]
+    gain = RowBootstrap(rows).mean(rows, (after.astype(float) - before).tolist())
+    return CalibrationPreview(len(measured), float(before.mean()), float(after.mean())) if gain.low > 0 else None
+
+
+def maps_so_far(found: Iterable[LabelledUse]) -> Calibration | None:
+    """Fit maps to the labels that there are, however few; None without any, or without scipy. Blocks."""
+    from judge_server.evaluation.fitting.calibrations import MissingExtraError, fit_maps
+
+    measured = labelled_verdicts(found)
+    try:
+        return fit_maps(measured, {(one.row, one.criterion): one.criterion for one in measured}) if measured else None
+    except MissingExtraError:
+        return None
 
 
 def judge_says(use: UseRecord) -> bool | None:

@@ -40,7 +40,7 @@ RESAMPLES = 1000
 SEED = 20250101
 LEVEL = 0.95
 
-_CELLS = 4_000_000
+CELLS = 4_000_000
 """Weights in memory at a time; more resamples are computed in parts."""
 
 
@@ -218,8 +218,8 @@ class RowBootstrap:
 
 
 def _in_parts(arrays: VerdictArrays, weights: Floats) -> dict[Figure, Floats]:
-    """Return every figure for each row of weights, with at most `_CELLS` weights at a time."""
-    size = max(1, _CELLS // len(arrays.labels))
+    """Return every figure for each row of weights, with at most `CELLS` weights at a time."""
+    size = max(1, CELLS // len(arrays.labels))
     parts = [arrays.figures(weights[start : start + size]) for start in range(0, len(weights), size)]
     return {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
 

@@ -117,8 +117,8 @@ CANDIDATES: tuple[Candidate, ...] = (
         "qwen3.5-2b", "llama.cpp", HubFile("unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"), 1_280_835_840, 2,
         262_144, "Apache-2.0",
     ),
-    _catalogued("qwen2.5-coder-1.5b", 1.5, "It decides 69 of 100 items as labelled (docs/agreement.md)"),
-    _catalogued("qwen2.5-coder-0.5b", 0.5, "It is close to chance on most tasks (docs/agreement.md)"),
+    _catalogued("qwen2.5-coder-1.5b", 1.5, "Mean balanced accuracy 0.69 over fifteen tasks (docs/agreement.md)"),
+    _catalogued("qwen2.5-coder-0.5b", 0.5, "Close to chance on most tasks (docs/agreement.md)"),
 )  # fmt: skip
 """The models, the one to prefer first."""
 
@@ -161,7 +161,8 @@ class Fit(NamedTuple):
 def this_machine() -> Machine:
     """Measure the machine: the cores that this process may use, its memory, and that of the GPUs in nvidia-smi."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(len(os.sched_getaffinity(0)), memory, _gpus())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(cores, memory, _gpus())
 
 
 def _gpus() -> tuple[int, ...]:

@@ -32,9 +32,11 @@ from judge_server.evaluation.labelling import (
     Reason,
     agreements,
     consensus,
+    criterion_name,
     judge_says,
     labelled_groups,
     labels_to_halve,
+    maps_so_far,
     preview_calibration,
     rank,
 )
@@ -145,15 +147,19 @@ async def read_queue(
 ) -> Queue:
     """The verdict at a place of the queue of those that a person has not labelled."""
     uses = await labels.recent_uses(wanted)
-    everyones = await labels.labels(LabelFilter(wanted.project_id, wanted.run))
-    given = {label.verdict for label in everyones if label.labeller == labeller}
-    labelled = Counter([name for _, name in {(label.verdict, label.criterion) for label in everyones}])
+    labelled = await labels.labelled_uses(LabelFilter(wanted.project_id, wanted.run))
+    given = {key_of(one.use) for one in labelled if any(label.labeller == labeller for label in one.labels)}
+    counts = Counter([criterion_name(one.use) for one in labelled])
     done = {use.votes[0][0].digest for use in uses if key_of(use) in given}
     digests = {use.response.rubric for use in uses if use.response.rubric is not None}
     stored = await labels.texts(wanted.project_id, sorted(digests)) if digests else {}
     rubrics = {digest: read_criteria(text) or () for digest, text in stored.items()}
     left = [use for use in uses if use.votes[0][0].digest not in done and use.response.rubric in rubrics]
-    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why, findings=findings, labelled=labelled))
+
+    def ranked_uses() -> list[Candidate]:
+        return rank(left, rubrics, why=why, findings=findings, labelled=counts, maps=maps_so_far(labelled))
+
+    ranked = await run_in_thread(ranked_uses)
     if at >= len(ranked):
         return Queue(None, len(ranked), len(uses))
     chosen = ranked[at]
@@ -265,14 +271,8 @@ def _run_labels(run: str, found: Sequence[LabelledUse]) -> RunLabels:
     return RunLabels(
         run, len(found), tuple(people), tuple(sorted(criteria, key=lambda one: -one.labelled)),
         tuple(agreements(found)), tuple(differences[: -_DIFFERENCES - 1 : -1]), len(differences),
-        helpful_calibration(found),
+        preview_calibration(found),
     )  # fmt: skip
-
-
-def helpful_calibration(found: Sequence[LabelledUse]) -> CalibrationPreview | None:
-    """What calibrating on these labels would do, if the judge would agree with people more often. Blocks."""
-    preview = preview_calibration(found)
-    return preview if preview is not None and preview.after > preview.before else None
 
 
 def _criterion(name: str, found: Sequence[LabelledUse]) -> CriterionLabels:
@@ -301,7 +301,7 @@ async def _progress(console: Console, project_id: str, verdict: VerdictKey) -> P
     if own is None:
         return None
     same = [one for one in found if one.use.votes[0][0].criterion == own]
-    return await run_in_thread(lambda: Progress(_criterion(own, same), helpful_calibration(found)))
+    return await run_in_thread(lambda: Progress(_criterion(own, same), preview_calibration(found)))
 
 
 router = PageRouter()

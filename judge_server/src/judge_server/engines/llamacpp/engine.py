@@ -117,8 +117,8 @@ class LlamaCppTokenizer:
         two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
         second = split_at_marks(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
         head, middle, tail = one_turn
-        thinking = split_at_marks(await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, think=True), _USER)
-        think = tail if thinking is None else thinking[-1]
+        thinking = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, think=True)
+        (*_, think) = split_at_marks(thinking, _USER) or (tail,)
         if not think.rstrip().endswith("<think>"):
             think += "<think>\n"
         *_, again, tail_again = second or ("", "")
@@ -131,7 +131,8 @@ class LlamaCppTokenizer:
             tail_again=await _tokenise(http, tail_again, control=True),
             thought=await _tokenise(http, "\n</think>\n\n", control=True),
         )
-        return cls(http, template if second is None else f"{template}\0{two_turns}", pieces)
+        digested = [template, *([two_turns] if second else []), *([thinking] if thinking != template else [])]
+        return cls(http, "\0".join(digested), pieces)
 
     @property
     def warm_up(self) -> list[int]:

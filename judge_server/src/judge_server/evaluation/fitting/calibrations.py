@@ -11,6 +11,7 @@ without its row. Fitting needs scikit-learn and scipy, of the extra `evaluate`.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -123,13 +124,21 @@ def _check_labels(p: Floats, y: Bools) -> None:
             f"{len(y)} labels, {met} of them met, are too few to fit on; give at least {FEWEST_LABELS}, some met and "
             "some unmet"
         )
-    # The deviation of the area under the ROC curve if the labels have nothing to do with p (Mann and Whitney 1947)
-    deviation = np.sqrt((len(y) + 1) / (12 * met * unmet))
-    if weighted_auroc(p, y, np.ones((1, len(y))))[0] < 0.5 - 2 * deviation:
+    if not _rises(p, y, slack=2.0):
         raise ValueError(
             "the labels do not rise with the judge's probabilities, so no calibration can help: measure the judge with "
             "`adjudge evaluate`, and take another one for these criteria"
         )
+
+
+def _rises(p: Floats, y: Bools, slack: float = 0.0) -> bool:
+    """Whether labels of both kinds rise with the probability, give or take `slack` deviations.
+
+    The area under the ROC curve is compared with one half; its deviation is that of labels that have nothing to do with
+    the probability (Mann and Whitney 1947).
+    """
+    deviation = np.sqrt((len(y) + 1) / (12 * int(y.sum()) * int((~y).sum())))
+    return bool(weighted_auroc(p, y, np.ones((1, len(y))))[0] > 0.5 - slack * deviation)
 
 
 def _with_threshold(
@@ -267,6 +276,11 @@ def fit_calibration(
     return chosen, _fit(known, descriptions, name, chosen, threshold)
 
 
+def fit_maps(measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str]) -> Calibration:
+    """Fit Platt scaling with shrinkage to verdicts with a raw probability, however few: what the labels say so far."""
+    return _fit(measured, descriptions, "so far", "platt", SATISFIED_THRESHOLD)
+
+
 def _fit(
     known: Sequence[Measured],
     descriptions: Mapping[tuple[str, str], str],
@@ -276,9 +290,15 @@ def _fit(
 ) -> Calibration:
     """Fit a calibration on verdicts with a raw probability, however few."""
     p, y = _clipped([_raw(one) for one in known]), _labels(known)
+    one_kind = bool(y.all() or not y.any())  # a fold may have labels of one kind only, or falling ones
+    if one_kind and threshold == "balanced":
+        threshold = SATISFIED_THRESHOLD
+    if one_kind or not _rises(p, y):
+        method = "platt"
     kinds = np.array([one.kind for one in known], dtype=object)
     texts = np.array([criterion_key(descriptions[one.row, one.criterion]) for one in known], dtype=object)
     of_kind, of_text = _parts(kinds, y, method), _parts(texts, y, method)
+    of_text = {text: of for text, of in of_text.items() if len(set(kinds[of])) == 1}  # others follow their kind
     parts = [*of_kind.values(), *of_text.values()]
     if method == "platt":
         own = shrunk_platt(p, y, np.column_stack(parts) if parts else None)
@@ -290,7 +310,8 @@ def _fit(
             kind = places.get(kinds[of][0])
             maps.append(_map_of(own[0] + own[places[part]] + (own[kind] if kind else 0.0)))
     else:
-        default, maps = _FITS[method](p, y), [_FITS[method](p[of], y[of]) for of in parts]
+        default = _FITS[method](p, y)
+        maps = [_FITS[method](p[of], y[of]) if _rises(p[of], y[of]) else default for of in parts]
     default = _with_threshold(default, p, y, threshold)
     found = [
         _with_threshold(fitted, p[of], y[of], threshold if _enough(y[of]) else default.threshold)
@@ -439,17 +460,18 @@ def _with_rates(sample: VerdictArrays, weights: Floats, certain: Bools) -> dict[
 CONFIDENCE = 0.95
 """The confidence with which a band keeps its promised rate of errors."""
 
-_WRONG = 2
-"""The wrong verdicts that the first band that is tried may contain."""
+_STARTS = (0, 2)
+"""The wrong verdicts that the first band of each sequence of tests may contain."""
 
 
 def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFIED_THRESHOLD) -> UncertainBand:
     """Return the narrowest band outside which at most a rate of `error` of the verdicts is wrong, with `CONFIDENCE`.
 
-    Bands are tried from the widest to the narrowest, as long as Clopper and Pearson's upper bound of the rate stays
-    within `error`. The first one leaves out so many verdicts that the bound could allow `_WRONG` errors among the
-    others, so it depends on no label, and testing bands in a fixed order until one fails keeps the confidence (Learn
-    then Test; Angelopoulos et al. 2021, arXiv 2110.01052). Verdicts of one row count as fewer independent ones.
+    Bands are tried from a wide one to narrower ones, as long as Clopper and Pearson's upper bound of the rate stays
+    within `error`: testing in an order that no verdict decides, and stopping at the first failure, keeps the confidence
+    (Learn then Test; Angelopoulos et al. 2021, arXiv 2110.01052). There are two such sequences, each with half of the
+    risk: one starts where so many verdicts are decided that none of them may be wrong, and one where two may. Verdicts
+    of one row count as fewer independent ones, by how alike their errors are.
 
     Args:
         verdicts: labelled verdicts that the maps were not fitted on.
@@ -459,26 +481,41 @@ def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFI
     Raises:
         NotEnoughLabelsError: no band can be shown to keep the rate; the message says what was seen.
     """
-    p = verdicts.calibrated.probabilities
+    p, level = verdicts.calibrated.probabilities, 1 - (1 - CONFIDENCE) / len(_STARTS)
     wrong = verdicts.calibrated.satisfied != verdicts.calibrated.labels
     share = effective_size(clusters_of(zip(verdicts.rows, wrong.tolist(), strict=True))) / max(1, len(p))
     edges = [(threshold * (1 - t), threshold + t * (1 - threshold)) for t in np.linspace(0.99, 0, 100)]
     decided = [(p < low) | (p >= high) for low, high in edges]
-    bounds = [upper_bound(float(wrong[of].mean()), share * of.sum(), CONFIDENCE) if of.any() else 1.0 for of in decided]
-    least = next((n for n in range(1, 100_000) if upper_bound(_WRONG / n, n, CONFIDENCE) <= error), 100_000)
-    start = next((place for place, of in enumerate(decided) if share * of.sum() >= least), len(edges) - 1)
-    kept = None
-    for place in range(start, len(edges)):
-        if bounds[place] > error:
-            break
-        kept = edges[place]
-    if kept is None:
+    counts = [share * of.sum() for of in decided]
+    bounds = [
+        upper_bound(float(wrong[of].mean()), n, level) if n else 1.0 for of, n in zip(decided, counts, strict=True)
+    ]
+    least = [_fewest(allowed, error, level) for allowed in _STARTS]
+    starts = [start for n in least if (start := next((i for i, m in enumerate(counts) if m >= n), None)) is not None]
+    if not starts:
         raise NotEnoughLabelsError(
-            f"these {len(p)} labels, which count as {share * len(p):.0f} independent ones, cannot show that at most "
-            f"{error:.0%} of the decided verdicts are wrong: the lowest rate that a band comes to is about "
-            f"{min(bounds):.0%}. Label more rows, raise --error, or take a better judge"
+            f"{len(p)} labels, which count as {counts[-1]:.0f} independent ones, are too few to promise that at most "
+            f"{100 * error:g}% of the decided verdicts are wrong: at least {least[0]:,} decided ones without an error "
+            "are needed. Label more rows, or raise --error"
         )
-    return (round(float(kept[0]), 4), round(float(kept[1]), 4))
+    kept = -1
+    for start in starts:
+        failed = next((place for place in range(start, len(edges)) if bounds[place] > error), len(edges))
+        kept = max(kept, failed - 1 if failed > start else -1)
+    if kept < 0:
+        first = min(starts, key=lambda start: bounds[start])
+        raise NotEnoughLabelsError(
+            f"{len(p)} labels cannot show that at most {100 * error:g}% of the decided verdicts are wrong: even of the "
+            f"{int(decided[first].sum()):,} that the judge is surest of, up to {bounds[first]:.0%} may be. Label more "
+            "rows, raise --error, or take a better judge"
+        )
+    low, high = edges[kept]
+    return (round(float(low), 4), round(float(high), 4))
+
+
+def _fewest(wrong: int, error: float, level: float) -> int:
+    """Return the fewest verdicts of which so many may be wrong if the bound of the rate is to stay within `error`."""
+    return next(n for n in count(wrong + 1) if upper_bound(wrong / n, n, level) <= error)
 
 
 def upper_bound(rate: float, n: float, level: float) -> float:

@@ -106,7 +106,7 @@ def calibrate(
     ] = None,
     error: Annotated[
         float | None,
-        typer.Option(min=0.01, max=0.5, help="Leave so many verdicts uncertain that at most this share is wrong."),
+        typer.Option(min=0.01, max=0.5, help="Leave verdicts uncertain until at most this share of the rest is wrong."),
     ] = None,
     protocol: ProtocolOption = "binary",
     options: Annotated[Mapping[str, Any], FromRequest(VerdictRequest, only=("rationale", "template"))],
@@ -143,13 +143,15 @@ def calibrate(
     verdicts = verdicts.outside(calibration.uncertain_band)
     figures = before_and_after(verdicts)
     show_calibration(chosen, calibration, verdicts, figures, error)
-    if figures["difference"]["brier"].low > 0 and len(set(verdicts.rows)) >= FEWEST_ROWS:
+    if len(set(verdicts.rows)) < FEWEST_ROWS:
+        out.print(f"Fewer than {FEWEST_ROWS} rows: whether it does harm is not known.", style="yellow")
+    elif figures["difference"]["brier"].low > 0:
         exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
     if dry_run:
         return
     config = JudgingConfig.of(JudgingOptions.model_validate(asked), protocol)
-    measured_on: dict[str, dict[str, float]] = {
-        figure: {**estimate._asdict(), "n": len(verdicts.rows)} for figure, estimate in figures["calibrated"].items()
+    measured_on: dict[str, dict[str, float | None]] = {
+        figure: measured_figure(estimate, len(verdicts.rows)) for figure, estimate in figures["calibrated"].items()
     }
     judge_error = calibrated_error(verdicts)
     for rate, counted in judge_error or ():
@@ -413,7 +415,7 @@ def show_calibration(
         low, high = calibration.uncertain_band
         out.print(
             f"Between {low:.2f} and {high:.2f} a verdict is uncertain. {verdicts.certain.mean():.0%} are decided, of "
-            f"which at most {error:.0%} are wrong, with {CONFIDENCE:.0%} confidence."
+            f"which at most {100 * error:g}% are wrong, with {CONFIDENCE:.0%} confidence."
         )
     print_metrics(
         {

@@ -172,9 +172,8 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
         labelled_by = reader.labelled_by
         if (fitting or half == "fit") and reader.measured_only:
             raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
-    is_fitted = not fitting or any(half_of(one.row) == "fit" for one in examples)
     chosen = sample([one for one in examples if half in ("all", half_of(one.row))], rows.limit, rows.longest)
-    if not chosen or not is_fitted:
+    if not chosen:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
     return labelled_by, chosen
 

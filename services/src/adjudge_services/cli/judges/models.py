@@ -167,6 +167,9 @@ def recommend(as_json: JsonOption = False) -> None:
         print_line(f"  {command}")
     print_line("Before you train, compare the models that suit this machine on labels of your own:")
     suiting = [fit.candidate for fit in found if not fit.problem]
+    for other in suiting:
+        if other.fetch_command and other != one:
+            print_line(f"  {other.fetch_command}")
     print_line(
         " \\\n    ".join(["  adjudge bakeoff labelled.jsonl", *[f"--judge {own.engine_url}" for own in suiting]])
     )
