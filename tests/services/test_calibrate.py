@@ -109,7 +109,9 @@ def test_a_calibration_that_makes_other_rows_worse_is_not_stored(tmp_path: Path)
         labels = {name: len(rows) % 2 == 0 for name, met in row["labels"][0].items() if met}
         rows += [row | {"labels": [labels]}] if labels and len(rows) < 10 else []
     file = written(tmp_path / "unsure.jsonl", *rows)
-    assert "makes the Brier score worse" in failure_of(adjudge("calibrate", "scripted://hash", file, "--name", "team"))
+    refused = adjudge("calibrate", "scripted://hash", file, "--name", "team")
+    assert "makes the Brier score worse" in failure_of(refused)
+    assert "do not show that the judge tells met from unmet" in " ".join(refused.stdout.split())
     assert "No calibration is stored yet" in adjudge("calibrations").stdout
 
 

@@ -415,8 +415,8 @@ def before_and_after(verdicts: OutOfFold) -> dict[str, dict[str, Estimate]]:
     """Compare raw and calibrated probabilities.
 
     Returns:
-        `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `ece`, `brier`
-        and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band makes
+        `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `auroc`, `ece`,
+        `brier` and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band makes
         uncertain, as pass rates do.
     """
     weights = RowBootstrap(verdicts.rows).weights(verdicts.rows, verdicts.raw.labels)
@@ -425,7 +425,7 @@ def before_and_after(verdicts: OutOfFold) -> dict[str, dict[str, Estimate]]:
     samples = {"raw": (verdicts.raw, every), "calibrated": (verdicts.calibrated, verdicts.certain)}
     plain = {name: _with_rates(sample, one_each, certain) for name, (sample, certain) in samples.items()}
     drawn = {name: _with_rates(sample, weights, certain) for name, (sample, certain) in samples.items()}
-    names = ("balanced_accuracy", "ece", "brier", "sensitivity", "specificity")
+    names = ("balanced_accuracy", "auroc", "ece", "brier", "sensitivity", "specificity")
     found = {
         name: {f: estimate(float(plain[name][f][0]), drawn[name][f]) for f in names} for name in ("raw", "calibrated")
     }

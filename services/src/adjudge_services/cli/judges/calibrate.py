@@ -37,6 +37,7 @@ if not OPTIONS_ONLY:
 
     from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
     from adjudge_services.cli.judges.evaluate import (
+        CHANCE,
         judge_and_dataset,
         judge_dataset,
         judging_options,
@@ -409,6 +410,13 @@ def show_calibration(
         f"[bold]{better}: Brier score {format_estimate(moved, 3)} on {calibration.items:,} verdicts of {rows:,} rows, "
         "each by maps that were fitted without its row.[/]"
     )
+    order = figures["raw"]["auroc"]
+    if not order.low > CHANCE:
+        out.print(
+            f"The labels do not show that the judge tells met from unmet: AUROC {format_estimate(order)}, where chance "
+            "is 0.5. A better judge helps more than labels.",
+            style="yellow",
+        )
     own = f"{len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
     out.print(f"{method}, with maps of their own for {own}")
     if error is not None and calibration.uncertain_band is not None:
