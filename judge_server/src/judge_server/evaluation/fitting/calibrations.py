@@ -416,8 +416,8 @@ def before_and_after(verdicts: OutOfFold) -> dict[str, dict[str, Estimate]]:
 
     Returns:
         `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `auroc`, `ece`,
-        `brier` and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band makes
-        uncertain, as pass rates do.
+        `brier` and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band
+        makes uncertain, as pass rates do.
     """
     weights = RowBootstrap(verdicts.rows).weights(verdicts.rows, verdicts.raw.labels)
     one_each = np.ones((1, len(verdicts.rows)))

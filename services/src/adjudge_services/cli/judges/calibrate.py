@@ -417,6 +417,8 @@ def show_calibration(
             "is 0.5. A better judge helps more than labels.",
             style="yellow",
         )
+    if figures["difference"]["balanced_accuracy"].high < 0 and len(set(verdicts.rows)) >= FEWEST_ROWS:
+        out.print("The threshold decides worse than before; --threshold balanced fits it, too.", style="yellow")
     own = f"{len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
     out.print(f"{method}, with maps of their own for {own}")
     if error is not None and calibration.uncertain_band is not None:
