@@ -124,6 +124,15 @@ def test_a_panels_verdicts_are_not_calibrated() -> None:
     assert maps_so_far([LabelledUse(use, [label(use, "ann", True)]) for use in uses]) is None
 
 
+def test_labels_of_an_earlier_model_are_left_out() -> None:
+    """The earlier model's probabilities are opposed to the labels; together, nothing could be fitted."""
+    earlier = [labelled_use(n, 0.4 if n % 2 else 0.9, bool(n % 2)) for n in range(40)]
+    earlier = [one._replace(use=one.use._replace(request=one.use.request._replace(model="earlier"))) for one in earlier]
+    later = [labelled_use(n, 0.4 if n % 2 else 0.1, bool(n % 2)) for n in range(40, 56)]
+    assert preview_calibration([*earlier, *later]) == preview_calibration(later)
+    assert preview_calibration(later) is not None
+
+
 def test_the_verdict_nearest_to_the_threshold_that_the_labels_tell_comes_first() -> None:
     """People say yes from 0.3 on, so what is nearest to 0.3 is in doubt, and what is near 0.5 is not."""
     found = [

@@ -324,16 +324,20 @@ def labels_to_halve(agreed: int, n: int) -> int:
     return bisect_left(range(1, 8 * n + 64), True, key=lambda more: width(n + more) <= width(n) / 2) + 1
 
 
-def labelled_verdicts(found: Iterable[LabelledUse]) -> "list[Measured]":
-    """Return the labelled verdicts of which a calibration can be fitted: with a probability, and of one judge.
+def labelled_verdicts(found: Sequence[LabelledUse]) -> "list[Measured]":
+    """Return the labelled verdicts on which a calibration can be fitted: those of the latest model, with a probability.
 
     The criterion of each is named by its rubric and its id. Verdicts of a cascade or panel, which has no calibration of
     its own, and those on which people are split, are left out.
+
+    Args:
+        found: labelled verdicts, oldest first.
     """
     from judge_server.evaluation.report import Measured
 
     measured = []
-    for one in found:
+    asked = [(one.use.request.model, one.use.request.protocol) for one in found]
+    for one in [one for one, of in zip(found, asked, strict=True) if of == asked[-1]]:
         said, votes = consensus(one.labels), [row for _, row in one.use.votes if row is not None]
         raw = [row.raw_probability for row in votes if row.raw_probability is not None and row.members is None]
         if said is not None and raw:
@@ -387,7 +391,7 @@ def preview_calibration(found: Sequence[LabelledUse]) -> CalibrationPreview | No
     return CalibrationPreview(len(measured), float(before.mean()), float(after.mean())) if gain.low > 0 else None
 
 
-def maps_so_far(found: Iterable[LabelledUse]) -> Calibration | None:
+def maps_so_far(found: Sequence[LabelledUse]) -> Calibration | None:
     """Fit maps to the labels that there are, however few; None without any, or without scipy. Blocks."""
     from judge_server.evaluation.fitting.calibrations import MissingExtraError, fit_maps
 
