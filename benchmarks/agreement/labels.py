@@ -16,6 +16,7 @@ not to train on it.
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +32,10 @@ from judge_server.evaluation.fitting.calibrations import (
     band_for_error,
     cross_validate,
     fit_calibration,
+    outside,
 )
 from judge_server.evaluation.labelled import criterion
-from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
+from judge_server.evaluation.metrics import Bools, VerdictArrays
 from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import Calibration
 
@@ -41,7 +43,6 @@ LABELS = (8, 16, 32, 64)
 FEWEST_MEASURED = 24
 """The fewest items of a task that are left to measure on."""
 
-FIGURES = ("balanced_accuracy", "ece", "ece by chance", "brier")
 Curves = Mapping[str, Mapping[str, Mapping[int, float]]]
 """A figure by its name, the task and the number of labels; the mean over draws."""
 
@@ -52,7 +53,6 @@ class Task(NamedTuple):
     name: str
     verdicts: tuple[Measured, ...]
     descriptions: Mapping[tuple[str, str], str]
-    shipped: Floats
 
     def split(self, rng: np.random.Generator) -> tuple[list[int], list[int]]:
         """Return the places of the verdicts to draw labels from, in random order of rows, and of those to measure."""
@@ -74,7 +74,7 @@ def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> Task:
         for item, own in known
     ]
     descriptions = {(item.row, item.key): item.criterion for item, _ in known}
-    return Task(name, tuple(measured), descriptions, np.array([own.probability for _, own in known]))
+    return Task(name, tuple(measured), descriptions)
 
 
 def measure_labels(tasks: Sequence[Task], draws: int) -> Curves:
@@ -131,7 +131,7 @@ def figures(task: Task, rest: Sequence[int], maps: Calibration | None, name: str
     verdicts = calibrated(task, rest, maps, name)
     chance = np.random.default_rng([draw, 2]).random(len(rest)) < verdicts.probabilities
     measured = verdicts.figures()
-    by_chance = VerdictArrays(chance, verdicts.satisfied, verdicts.probabilities).figures()["ece"]
+    by_chance = replace(verdicts, labels=chance).calibration_error(np.ones((1, len(rest))))
     return {
         "balanced_accuracy": float(measured["balanced_accuracy"][0]),
         "ece": float(measured["ece"][0]),
@@ -145,7 +145,8 @@ def calibrated(task: Task, rest: Sequence[int], maps: Calibration | None, name: 
     some = [task.verdicts[place] for place in rest]
     labels: Bools = np.array([one.label == 1 for one in some])
     if maps is None:
-        return VerdictArrays(labels, task.shipped[list(rest)] >= 0.5, task.shipped[list(rest)])
+        shipped = np.array([one.likelihood for one in some])
+        return VerdictArrays(labels, shipped >= 0.5, shipped)
     own = [
         maps.scaling_for(criterion("c", name or task.descriptions[one.row, one.criterion], one.kind)) for one in some
     ]
@@ -170,9 +171,9 @@ def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[st
                 none += 1
                 continue
             verdicts = calibrated(task, rest, maps)
-            outside = (verdicts.probabilities < band[0]) | (verdicts.probabilities >= band[1])
-            decided.append(float(outside.mean()))
-            errors = (verdicts.satisfied != verdicts.labels)[outside]
+            certain = outside(verdicts.probabilities, band)
+            decided.append(float(certain.mean()))
+            errors = (verdicts.satisfied != verdicts.labels)[certain]
             wrong += errors.tolist()
             broken += bool(len(errors) and errors.mean() > error)
         rows.append(

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -25,7 +26,6 @@ from judge_server.evaluation.fitting.calibrations import (
     best_method,
     cross_validate,
     fit_calibration,
-    fit_map,
     shrunk_platt,
 )
 from judge_server.evaluation.metrics import VerdictArrays
@@ -39,6 +39,17 @@ def drawn(n: int, seed: int = 0, slope: float = 0.4, shift: float = -0.8) -> tup
     log_odds = rng.normal(0.5, 2.0, n)
     labels = rng.random(n) < 1 / (1 + np.exp(-(slope * log_odds + shift)))
     return (1 / (1 + np.exp(-log_odds))).tolist(), labels.tolist()
+
+
+def fit_map(
+    raw: list[float], labels: list[bool], method: Method, threshold: float | Literal["balanced"] = 0.5
+) -> ProbabilityMap:
+    """The map that is fitted where there is one criterion."""
+    some = [
+        Measured(f"r{n}", "c", float(y), 1.0, p, p, "point") for n, (p, y) in enumerate(zip(raw, labels, strict=True))
+    ]
+    descriptions = {(one.row, "c"): "A." for one in some}
+    return fit_calibration(some, descriptions, name="n", method=method, threshold=threshold)[1].default
 
 
 @given(
@@ -258,7 +269,7 @@ def test_a_band_keeps_its_promise_on_other_verdicts() -> None:
             band = band_for_error(draw(150), 0.1)
         except NotEnoughLabelsError:
             continue
-        outside, found = others.outside(band).certain, found + 1
+        outside, found = others.with_band(band).certain, found + 1
         said = others.calibrated
         broken += bool((said.satisfied != said.labels)[outside].mean() > 0.1)
     assert found > 100

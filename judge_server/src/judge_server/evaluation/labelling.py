@@ -132,7 +132,7 @@ def _closeness(probability: float) -> float:
 
 def _calibrated(use: UseRecord, judged: Sequence[VerdictRow], probability: float, maps: Calibration | None) -> float:
     """Return the probability of yes by the labels so far; as recorded without any, or for a judge without raw ones."""
-    raw = [row.raw_probability for row in judged if row.raw_probability is not None and row.members is None]
+    raw = _raw_probabilities(judged)
     if maps is None or len(raw) < len(judged):
         return probability
     of = maps.by_criterion.get(criterion_key(criterion_name(use)), maps.default)
@@ -150,6 +150,11 @@ def _worth(labels: int) -> float:
         return _INFORMATION * variance / (1 + _INFORMATION * variance)
 
     return shrinks(1 / (1 / _UNKNOWN + _INFORMATION * labels)) / shrinks(_UNKNOWN)
+
+
+def _raw_probabilities(votes: Iterable[VerdictRow]) -> list[float]:
+    """Return those that a calibration can map: not of a cascade or panel, which has none of its own."""
+    return [row.raw_probability for row in votes if row.raw_probability is not None and row.members is None]
 
 
 def _probability(row: VerdictRow) -> float:
@@ -339,7 +344,7 @@ def labelled_verdicts(found: Sequence[LabelledUse]) -> "list[Measured]":
     asked = [(one.use.request.model, one.use.request.protocol) for one in found]
     for one in [one for one, of in zip(found, asked, strict=True) if of == asked[-1]]:
         said, votes = consensus(one.labels), [row for _, row in one.use.votes if row is not None]
-        raw = [row.raw_probability for row in votes if row.raw_probability is not None and row.members is None]
+        raw = _raw_probabilities(votes)
         if said is not None and raw:
             row, p = one.use.response, sum(raw) / len(raw)
             group = f"{row.request.hex()}/{row.group_id}"

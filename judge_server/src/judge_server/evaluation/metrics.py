@@ -5,7 +5,7 @@ give the figure in that resample. Rows of the data set are resampled, not judgem
 similar (a cluster bootstrap; Field and Welsh 2007).
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -40,7 +40,7 @@ RESAMPLES = 1000
 SEED = 20250101
 LEVEL = 0.95
 
-CELLS = 4_000_000
+_CELLS = 4_000_000
 """Weights in memory at a time; more resamples are computed in parts."""
 
 
@@ -214,13 +214,20 @@ class RowBootstrap:
         if not len(rows):
             return UNDEFINED
         with np.errstate(invalid="ignore", divide="ignore"):
-            return estimate(float(of(np.ones((1, len(rows))))[0]), of(self.weights(rows)))
+            resampled = np.concatenate([of(some) for some in _in_blocks(self.weights(rows))])
+            return estimate(float(of(np.ones((1, len(rows))))[0]), resampled)
+
+
+def _in_blocks(weights: Floats) -> Iterator[Floats]:
+    """Yield all rows of weights, of shape (R, n), with at most `_CELLS` weights at a time."""
+    size = max(1, _CELLS // weights.shape[1])
+    for start in range(0, len(weights), size):
+        yield weights[start : start + size]
 
 
 def _in_parts(arrays: VerdictArrays, weights: Floats) -> dict[Figure, Floats]:
-    """Return every figure for each row of weights, with at most `CELLS` weights at a time."""
-    size = max(1, CELLS // len(arrays.labels))
-    parts = [arrays.figures(weights[start : start + size]) for start in range(0, len(weights), size)]
+    """Return every figure for each row of weights."""
+    parts = [arrays.figures(some) for some in _in_blocks(weights)]
     return {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
 
 

@@ -15,7 +15,6 @@ from judge_server.evaluation.corrected_rates import measure_error
 from judge_server.evaluation.judging import Judgement, Variant
 from judge_server.evaluation.labelled import MET_FROM, LabelledPair, LabelledResponse, first_unmet
 from judge_server.evaluation.metrics import (
-    CELLS,
     LEVEL,
     RESAMPLES,
     SEED,
@@ -400,12 +399,7 @@ def _within(by: SliceKind, parts: Sequence[Sequence[Measured]], bootstrap: RowBo
     drawn = np.random.default_rng(SEED).random((CHANCE_DRAWS, len(scored))) < arrays.probabilities
     ones = np.ones((1, len(scored)))
     chance = [float(replace(arrays, labels=labels).calibration_error(ones, part)[0]) for labels in drawn]
-    size = max(1, CELLS // len(scored))
-
-    def error(w: Floats) -> Floats:
-        return np.concatenate([arrays.calibration_error(w[n : n + size], part) for n in range(0, len(w), size)])
-
-    ece = bootstrap.statistic([one.row for one in scored], error)
+    ece = bootstrap.statistic([one.row for one in scored], lambda w: arrays.calibration_error(w, part))
     return WithinFigures(by, len(several), len(scored), ece, float(np.mean(chance)))
 
 

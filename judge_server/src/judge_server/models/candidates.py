@@ -1,8 +1,8 @@
 """Models that can judge, beyond those of the catalogue, and which of them suits a machine.
 
 Facts are those of the models' cards and of their files on the hub, read in November 2026. What was not run here is
-marked untested: a larger and newer model is probably a better judge, and nobody has measured it with these prompts.
-`adjudge bakeoff` does.
+marked untested: a larger and newer model is probably a better judge, but was not measured with these prompts.
+`adjudge bakeoff` measures it.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from judge_server.models.catalogue import CATALOGUE, HUB_SCHEME, HubFile, SourceFailed
+from judge_server.models.catalogue import CATALOGUE, HubFile, SourceFailed
 from judge_server.models.downloads import look_up
 from judge_server.models.files import format_bytes
 
@@ -28,7 +28,6 @@ class Candidate:
         runner: the engine that runs it: llama.cpp on the CPU, vLLM on a GPU.
         file: the file on the hub (for vLLM, a file that the repository must have); None for a model of the catalogue.
         size: bytes of the weights.
-        parameters: their number, in billions.
         context: the longest prompt, in tokens.
         licence: the licence of the weights.
         note: what to know about it.
@@ -40,7 +39,6 @@ class Candidate:
     runner: Runner
     file: HubFile | None
     size: int
-    parameters: float
     context: int
     licence: str
     note: str = ""
@@ -61,64 +59,62 @@ class Candidate:
         """The command that fetches it; None for vLLM, which fetches what it loads."""
         if self.runner == "vLLM":
             return None
-        return f"adjudge models pull {self.name if self.file is None else HUB_SCHEME}" + (
-            "" if self.file is None else f"{self.file.repository}/{self.file.file}"
-        )
+        return f"adjudge models pull {self.name if self.file is None else self.file.name}"
 
 
 _REASONS = "reasons before every answer, so it is slow; with think_tokens it can judge"
 _OWN_FORMAT = "expects a prompt of its own form, which Adjudge does not write"
 
 
-def _catalogued(name: str, parameters: float, measured: str) -> Candidate:
+def _catalogued(name: str, measured: str) -> Candidate:
     model = next(one for one in CATALOGUE if one.name == name)
-    return Candidate(name, "llama.cpp", None, model.size, parameters, 32_768, model.licence, model.note, measured)
+    return Candidate(name, "llama.cpp", None, model.size, 32_768, model.licence, model.note, measured)
 
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
-        "gpt-oss-120b", "vLLM", HubFile("openai/gpt-oss-120b", "config.json"), 63_387_346_464, 117, 131_072,
+        "gpt-oss-120b", "vLLM", HubFile("openai/gpt-oss-120b", "config.json"), 63_387_346_464, 131_072,
         "Apache-2.0", "MXFP4, 5.1 billion parameters active; a gold judge, or the large one of a cascade",
         obstacle=_REASONS,
     ),
     Candidate(
-        "clef", "llama.cpp", HubFile("ggml-org/Clef-GGUF", "Clef-Q4_K_M.gguf"), 19_232_219_200, 27, 16_384,
+        "clef", "llama.cpp", HubFile("ggml-org/Clef-GGUF", "Clef-Q4_K_M.gguf"), 19_232_219_200, 16_384,
         "Apache-2.0", "a decision model: typed questions, no text", obstacle="slow on a CPU",
     ),
     Candidate(
-        "gpt-oss-20b", "vLLM", HubFile("openai/gpt-oss-20b", "config.json"), 13_760_000_000, 21, 131_072, "Apache-2.0",
+        "gpt-oss-20b", "vLLM", HubFile("openai/gpt-oss-20b", "config.json"), 13_760_000_000, 131_072, "Apache-2.0",
         "MXFP4, 3.6 billion parameters active", obstacle=_REASONS,
     ),
     Candidate(
         "granite-guardian-4.1-8b", "vLLM", HubFile("ibm-granite/granite-guardian-4.1-8b", "config.json"),
-        16_760_000_000, 8.4, 131_072, "Apache-2.0", "trained to check criteria; English only", obstacle=_OWN_FORMAT,
+        16_760_000_000, 131_072, "Apache-2.0", "trained to check criteria; English only", obstacle=_OWN_FORMAT,
     ),
     Candidate(
-        "qwen3.5-4b", "vLLM", HubFile("Qwen/Qwen3.5-4B", "config.json"), 8_400_000_000, 4, 262_144, "Apache-2.0",
+        "qwen3.5-4b", "vLLM", HubFile("Qwen/Qwen3.5-4B", "config.json"), 8_400_000_000, 262_144, "Apache-2.0",
         "thinks by default; Adjudge switches that off",
     ),
     Candidate(
-        "qwen3.5-2b", "vLLM", HubFile("Qwen/Qwen3.5-2B", "config.json"), 4_000_000_000, 2, 262_144, "Apache-2.0",
+        "qwen3.5-2b", "vLLM", HubFile("Qwen/Qwen3.5-2B", "config.json"), 4_000_000_000, 262_144, "Apache-2.0",
     ),
     Candidate(
-        "qwen3.5-4b", "llama.cpp", HubFile("unsloth/Qwen3.5-4B-GGUF", "Qwen3.5-4B-Q4_K_M.gguf"), 2_740_937_888, 4,
+        "qwen3.5-4b", "llama.cpp", HubFile("unsloth/Qwen3.5-4B-GGUF", "Qwen3.5-4B-Q4_K_M.gguf"), 2_740_937_888,
         262_144, "Apache-2.0", "thinks by default; Adjudge switches that off",
     ),
     Candidate(
-        "kev-4b", "llama.cpp", HubFile("ggml-org/Kev-4B-GGUF", "Kev-4B-Q4_K_M.gguf"), 3_033_489_824, 4.2, 65_536,
+        "kev-4b", "llama.cpp", HubFile("ggml-org/Kev-4B-GGUF", "Kev-4B-Q4_K_M.gguf"), 3_033_489_824, 65_536,
         "Apache-2.0", "a decision model: typed questions, no text; English only",
     ),
     Candidate(
         "granite-4.0-micro", "llama.cpp",
-        HubFile("ibm-granite/granite-4.0-micro-GGUF", "granite-4.0-micro-Q4_K_M.gguf"), 2_099_502_528, 3.4, 131_072,
+        HubFile("ibm-granite/granite-4.0-micro-GGUF", "granite-4.0-micro-Q4_K_M.gguf"), 2_099_502_528, 131_072,
         "Apache-2.0", "its LoRA for checking requirements expects another prompt",
     ),
     Candidate(
-        "qwen3.5-2b", "llama.cpp", HubFile("unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"), 1_280_835_840, 2,
+        "qwen3.5-2b", "llama.cpp", HubFile("unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"), 1_280_835_840,
         262_144, "Apache-2.0",
     ),
-    _catalogued("qwen2.5-coder-1.5b", 1.5, "Mean balanced accuracy 0.68 over ten tasks (docs/agreement.md)"),
-    _catalogued("qwen2.5-coder-0.5b", 0.5, "Close to chance on most tasks (docs/agreement.md)"),
+    _catalogued("qwen2.5-coder-1.5b", "Mean balanced accuracy 0.68 over ten tasks (docs/agreement.md)"),
+    _catalogued("qwen2.5-coder-0.5b", "Close to chance on most tasks (docs/agreement.md)"),
 )  # fmt: skip
 """The models, the one to prefer first."""
 

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -140,14 +141,14 @@ class Queue(NamedTuple):
 async def read_queue(
     labels: LabelStore,
     wanted: RecentFilter,
+    labelled: Sequence[LabelledUse],
     labeller: str,
     why: Reason | None,
     at: int,
     findings: Sequence[MonitorFinding] = (),
 ) -> Queue:
-    """The verdict at a place of the queue of those that a person has not labelled."""
+    """The verdict at a place of the queue of those that a person has not labelled, of a run with these labels."""
     uses = await labels.recent_uses(wanted)
-    labelled = await labels.labelled_uses(LabelFilter(wanted.project_id, wanted.run))
     given = {key_of(one.use) for one in labelled if any(label.labeller == labeller for label in one.labels)}
     counts = Counter([criterion_name(one.use) for one in labelled])
     done = {use.votes[0][0].digest for use in uses if key_of(use) in given}
@@ -294,14 +295,11 @@ class Progress(NamedTuple):
     calibrated: CalibrationPreview | None
 
 
-async def _progress(console: Console, project_id: str, verdict: VerdictKey) -> Progress | None:
-    """What the labels of a run say after that of a verdict; None if the verdict has no label."""
-    found = await console.service.label_store().labelled_uses(LabelFilter(project_id, verdict.run))
-    own = next((one.use.votes[0][0].criterion for one in found if key_of(one.use) == verdict), None)
-    if own is None:
-        return None
+def _progress(found: Sequence[LabelledUse], verdict: VerdictKey) -> Progress:
+    """What the labels of a run say after that of a verdict, which is among them. Blocks."""
+    own = next(one.use.votes[0][0].criterion for one in found if key_of(one.use) == verdict)
     same = [one for one in found if one.use.votes[0][0].criterion == own]
-    return await run_in_thread(lambda: Progress(_criterion(own, same), preview_calibration(found)))
+    return Progress(_criterion(own, same), preview_calibration(found))
 
 
 router = PageRouter()
@@ -362,14 +360,15 @@ async def queue(console: Console, request: Request) -> Response:
         console.service.readable_ledger(), project, storable_text(run), thresholds, until_step=last
     )
     findings = monitored.findings if monitored else ()
-    shown = await read_queue(store, wanted, labeller, why, at, findings)  # type: ignore[arg-type]
+    labelled = await store.labelled_uses(LabelFilter(project, storable_text(run)))
+    shown = await read_queue(store, wanted, labelled, labeller, why, at, findings)  # type: ignore[arg-type]
 
     def here(at: int, **also: str) -> str:
         given = {"first": first, "last": last, "criterion": criterion, "why": why, "at": at or None}
         return address("labels/queue", run=run, **given, **also)
 
-    undone = await _last_label(console, request, run)
-    progress = None if undone is None else await _progress(console, project, undone.verdict)
+    undone = _last_label(request, run, labelled)
+    progress = None if undone is None else await run_in_thread(partial(_progress, labelled, undone.verdict))
     item = shown.item
     after = "" if item is None else here(at, done=item.state.id)
     return console.page(
@@ -436,20 +435,24 @@ async def _names(console: Console, project_id: str) -> dict[str, str]:
 
 async def _state(console: Console, request: Request, verdict: VerdictKey) -> LabelState:
     """The state of the label of one verdict."""
-    identity, store = identity_of(request), console.service.label_store()
-    here = LabelFilter(identity.project_id, verdict.run, (verdict.request,))
-    judged = {key_of(one.use): one for one in await store.labelled_uses(here)}
-    if verdict in judged:
-        found = judged[verdict]
-        return label_state(verdict, found.labels, identity.actor, judge_says(found.use))
-    return label_state(verdict, (), identity.actor, None)
+    here = LabelFilter(identity_of(request).project_id, verdict.run, (verdict.request,))
+    return _state_of(request, verdict, await console.service.label_store().labelled_uses(here))
 
 
-async def _last_label(console: Console, request: Request, run: str) -> LabelState | None:
+def _state_of(request: Request, verdict: VerdictKey, found: Sequence[LabelledUse]) -> LabelState:
+    """The state of the label of one verdict, which is among these if it has any."""
+    labeller = identity_of(request).actor
+    own = next((one for one in found if key_of(one.use) == verdict), None)
+    if own is None:
+        return label_state(verdict, (), labeller, None)
+    return label_state(verdict, own.labels, labeller, judge_says(own.use))
+
+
+def _last_label(request: Request, run: str, labelled: Sequence[LabelledUse]) -> LabelState | None:
     """The label that was given just before, which can be taken back; None if there is none."""
     try:
         verdict = VerdictKey(storable_text(run), *decode_cursor(text_parameter(request, "done")))
     except ValueError:
         return None
-    state = await _state(console, request, verdict)
+    state = _state_of(request, verdict, labelled)
     return None if state.mine is None else state

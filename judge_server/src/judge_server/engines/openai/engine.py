@@ -157,9 +157,8 @@ class OpenAIEngine:
         """
         session = self._http.session_of(batch.cache_salt, batch.system, batch.shared, *batch.images)
         shares = self._endpoint is not None and self._endpoint.capabilities.prefix_in_flight
-        salted = (
-            {"cache_salt": batch.cache_salt} if batch.cache_salt and shares else {}
-        )  # only vLLM shares, and knows it
+        # Only a vLLM server shares the prefix, and it knows the field.
+        salted = {"cache_salt": batch.cache_salt} if batch.cache_salt and shares else {}
         requests = BatchedChat(self._http, session, self._batch_limits, salted)
         alone = 0 if shares else min(1, len(batch.calls))
         waves = (range(alone), range(alone, len(batch.calls)))

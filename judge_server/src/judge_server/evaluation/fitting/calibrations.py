@@ -90,28 +90,6 @@ def best_method(labels: int) -> Method:
     return "beta" if labels >= LABELS_FOR_BETA else "platt"
 
 
-def fit_map(
-    raw: Sequence[float], labels: Sequence[bool], method: Method, threshold: float | Literal["balanced"] = 0.5
-) -> ProbabilityMap:
-    """Fit one map.
-
-    Args:
-        raw: raw probabilities of yes, in [0, 1]; shape (n,).
-        labels: whether each criterion is met; shape (n,).
-        method: the method.
-        threshold: the lowest calibrated probability that counts as yes; `balanced` chooses the one with the greatest
-            balanced accuracy on these labels.
-
-    Raises:
-        NotEnoughLabelsError: there are fewer than `FEWEST_LABELS` labels, or all are the same.
-        ValueError: the labels do not rise with the raw probability, so no map keeps its order.
-        MissingExtraError: scikit-learn is not installed.
-    """
-    p, y = _clipped(raw), np.asarray(labels, dtype=bool)
-    _check_labels(p, y)
-    return _with_threshold(_FITS[method](p, y), p, y, threshold)
-
-
 def _clipped(raw: Sequence[float]) -> Floats:
     clipped: Floats = np.clip(np.asarray(raw, dtype=float), _CLIP, 1 - _CLIP)
     return clipped
@@ -264,12 +242,15 @@ def fit_calibration(
         descriptions: the description of each criterion, by row and id.
         name: the calibration's name.
         method: the method, or `auto` for the best one for the number of labels.
-        threshold: as in `fit_map`.
+        threshold: the lowest calibrated probability that counts as yes; `balanced` chooses the one with the greatest
+            balanced accuracy on these labels.
 
     Raises:
-        NotEnoughLabelsError, ValueError, MissingExtraError: as in `fit_map`.
+        NotEnoughLabelsError: there are fewer than `FEWEST_LABELS` labels, or all are the same.
+        ValueError: the labels do not rise with the raw probability, so no map keeps its order.
+        MissingExtraError: scikit-learn is not installed.
     """
-    known = [one for one in measured if one.score is not None and one.raw_probability is not None]
+    known = _with_probability(measured)
     chosen = best_method(len(known)) if method == "auto" else method
     p, y = _clipped([_raw(one) for one in known]), _labels(known)
     _check_labels(p, y)
@@ -331,6 +312,10 @@ def _parts(names: Any, y: Bools, method: Method) -> dict[Any, Bools]:
     return {name: of for name, of in found.items() if enough(y[of])}
 
 
+def _with_probability(measured: Sequence[Measured]) -> list[Measured]:
+    return [one for one in measured if one.score is not None and one.raw_probability is not None]
+
+
 def _raw(one: Measured) -> float:
     assert one.raw_probability is not None
     return one.raw_probability
@@ -365,11 +350,15 @@ class OutOfFold(NamedTuple):
     calibrated: VerdictArrays
     certain: Bools
 
-    def outside(self, band: UncertainBand | None) -> "OutOfFold":
+    def with_band(self, band: UncertainBand | None) -> "OutOfFold":
         """Return the same verdicts with another band; None for no band."""
-        low, high = band or (0.0, 0.0)
-        p = self.calibrated.probabilities
-        return self._replace(certain=(p < low) | (p >= high))
+        return self._replace(certain=outside(self.calibrated.probabilities, band or (0.0, 0.0)))
+
+
+def outside(p: Floats, band: UncertainBand) -> Bools:
+    """Whether each probability is outside a band, so that its verdict is decided; shape (n,)."""
+    low, high = band
+    return (p < low) | (p >= high)
 
 
 def cross_validate(
@@ -385,9 +374,9 @@ def cross_validate(
 
     Raises:
         NotEnoughLabelsError: all labels are of one row.
-        ValueError, MissingExtraError: as in `fit_map`.
+        MissingExtraError: scikit-learn is not installed.
     """
-    known = [one for one in measured if one.score is not None and one.raw_probability is not None]
+    known = _with_probability(measured)
     dealt = sorted({one.row for one in known}, key=lambda row: hashlib.sha256(row.encode()).digest())
     if len(dealt) < 2:
         raise NotEnoughLabelsError("all labels are of one row, so nothing can be measured on another; label more rows")
@@ -470,8 +459,8 @@ def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFI
     Bands are tried from a wide one to narrower ones, as long as Clopper and Pearson's upper bound of the rate stays
     within `error`: testing in an order that no verdict decides, and stopping at the first failure, keeps the confidence
     (Learn then Test; Angelopoulos et al. 2021, arXiv 2110.01052). There are two such sequences, each with half of the
-    risk: one starts where so many verdicts are decided that none of them may be wrong, and one where two may. Verdicts
-    of one row count as fewer independent ones, by how alike their errors are.
+    risk. The first starts at the widest band that can pass if no decided verdict is wrong, the second at the widest
+    that can pass if two are. Verdicts of one row count as fewer independent ones, by how alike their errors are.
 
     Args:
         verdicts: labelled verdicts that the maps were not fitted on.
@@ -485,7 +474,7 @@ def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFI
     wrong = verdicts.calibrated.satisfied != verdicts.calibrated.labels
     share = effective_size(clusters_of(zip(verdicts.rows, wrong.tolist(), strict=True))) / max(1, len(p))
     edges = [(threshold * (1 - t), threshold + t * (1 - threshold)) for t in np.linspace(0.99, 0, 100)]
-    decided = [(p < low) | (p >= high) for low, high in edges]
+    decided = [outside(p, edge) for edge in edges]
     counts = [share * of.sum() for of in decided]
     bounds = [
         upper_bound(float(wrong[of].mean()), n, level) if n else 1.0 for of, n in zip(decided, counts, strict=True)
@@ -514,7 +503,7 @@ def band_for_error(verdicts: OutOfFold, error: float, threshold: float = SATISFI
 
 
 def _fewest(wrong: int, error: float, level: float) -> int:
-    """Return the fewest verdicts of which so many may be wrong if the bound of the rate is to stay within `error`."""
+    """Return how few verdicts can pass with `wrong` of them wrong: the bound of their rate is within `error`."""
     return next(n for n in count(wrong + 1) if upper_bound(wrong / n, n, level) <= error)
 
 

@@ -141,7 +141,7 @@ def calibrate(
     if error is not None:
         assert yes_from != "balanced"
         calibration = replace(calibration, uncertain_band=band_for_error(verdicts, error, yes_from))
-    verdicts = verdicts.outside(calibration.uncertain_band)
+    verdicts = verdicts.with_band(calibration.uncertain_band)
     figures = before_and_after(verdicts)
     show_calibration(chosen, calibration, verdicts, figures, error)
     if len(set(verdicts.rows)) < FEWEST_ROWS:

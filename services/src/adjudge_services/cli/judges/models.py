@@ -5,6 +5,7 @@ themselves are the business of `judge_server.models`.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -181,11 +182,11 @@ def recommend(as_json: JsonOption = False) -> None:
         size = format_bytes(own.size)
         table.add_row(escape(own.name), own.runner, size, f"{own.context:,}", own.licence, escape(note))
     out.print(table)
-    problems = dict.fromkeys(fit.problem for fit in found if fit.problem)
-    for problem in problems:
-        names = dict.fromkeys(
-            f"{fit.candidate.name} in {fit.candidate.runner}" for fit in found if fit.problem == problem
-        )
+    left_out: dict[str, list[str]] = defaultdict(list)
+    for fit in found:
+        if fit.problem:
+            left_out[fit.problem].append(f"{fit.candidate.name} in {fit.candidate.runner}")
+    for problem, names in left_out.items():
         print_line(f"Left out ({problem}): {', '.join(names)}.", style="dim")
 
 
