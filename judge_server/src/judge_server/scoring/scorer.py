@@ -519,9 +519,11 @@ def _reward_response(
 def _judging_failed(outcomes: Outcomes, error: UnscoredCriteria) -> JudgingFailed:
     if error.uncertain:
         return JudgingFailed(f"on_uncertain is 'error': {error}.")
-    kinds = failures_by_kind(outcomes.by_digest.values())
-    counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    example = next((failure_of(o).detail for o in outcomes.by_digest.values() if isinstance(o, CallFailure)), error)
+    failures = [outcome for outcome in outcomes.by_digest.values() if isinstance(outcome, CallFailure)]
+    kinds = failures_by_kind(failures)
+    ordered = sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # in whatever order the outcomes arrived
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ordered)
+    example = min([failure_of(one).detail for one in failures if one.kind == ordered[0]], default=error)
     return JudgingFailed(
         f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"
