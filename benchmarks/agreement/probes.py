@@ -7,8 +7,8 @@ stopped run resumes.
 
 - **Without labels of the task**: a logistic regression on 50 principal components of the states, fitted on all tasks of
   other data sets, each task with the same weight. `both` adds half of its standardised score to the words' log-odds.
-- **With labels of the task**: the words' log-odds, that score, and 50 principal components, fitted on a few labels, and
-  measured on other rows; beside Platt scaling of the words alone on the same labels, as `adjudge calibrate` fits it.
+- **With labels of the task**: a probe as `adjudge probe fit` fits it, on a few labels and nothing else, measured on
+  other rows; beside Platt scaling of the words on the same labels, as `adjudge calibrate` fits it.
 
 Penalties, components and weights were chosen on the half `fit`; the half `held` is for figures.
 """
@@ -32,16 +32,14 @@ from benchmarks.agreement.tables import notes, table_rows
 from benchmarks.agreement.verdicts import load_verdicts, started
 from benchmarks.report import publish
 from judge_server.evaluation.fitting.calibrations import import_extra, shrunk_platt
+from judge_server.evaluation.fitting.probes import fit_probe, normalised
 from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
 from judge_server.models import models_dir
 from judge_server.ports import Batch
 
 COMPONENTS = 50
-PENALTY_OF_TASKS, PENALTY_OF_LABELS = 0.01, 0.3
-"""scikit-learn's C of the probe of other tasks, and of that of a task's own labels."""
-
-EMPHASIS = 3.0
-"""How much larger than a component the words and the probe's score are, so that the penalty shrinks them less."""
+PENALTY_OF_TASKS = 0.01
+"""scikit-learn's C of the probe of other tasks."""
 
 SHARE_OF_PROBE = 0.5
 
@@ -63,31 +61,30 @@ class Sample(NamedTuple):
         return float(np.log(p) - np.log1p(-p))
 
 
+def states_of(samples: Sequence[Sample], layer: int) -> Floats:
+    """Return the normalised states of a layer; shape (samples, hidden)."""
+    return normalised(np.stack([one.states[layer] for one in samples]).astype(np.float64))
+
+
 def data_set(task: str) -> str:
     """Return the name of the data set that a task is made of."""
     return SAME_DATA.get(task, task.partition("-")[0])
 
 
-class Features(NamedTuple):
-    """What probes see of samples, with nothing fitted on the data set that is left out; shape (samples, n) each.
+def other_tasks(samples: Sequence[Sample], states: Floats, left_out: str) -> tuple[Floats, Floats]:
+    """Score all samples by words and by a probe that was fitted without one data set.
 
-    Attributes:
-        words: log-odds, by their deviation over the other data sets.
-        score: the score of the probe of other tasks, by its deviation.
-        components: principal components of the states, by their deviations.
+    Args:
+        samples: the samples.
+        states: the states of a layer; shape (samples, hidden).
+        left_out: the data set on which nothing is fitted.
+
+    Returns:
+        the words' log-odds, by their deviation over the other data sets, and the probe's, by its own; shape (samples,).
     """
-
-    words: Floats
-    score: Floats
-    components: Floats
-
-
-def features(samples: Sequence[Sample], layer: int, left_out: str) -> Features:
-    """Compute the features of all samples; scalers, components and probe are fitted without the data set left out."""
     tasks = np.array([one.item.task for one in samples])
     others = np.array([data_set(task) != left_out for task in tasks])
     labels = np.array([one.item.label for one in samples])
-    states = np.stack([one.states[layer] for one in samples]).astype(np.float64)
     scaler = import_extra("sklearn.preprocessing").StandardScaler().fit(states[others])
     wanted = min(COMPONENTS, int(others.sum()) - 1, states.shape[1])
     found = import_extra("sklearn.decomposition").PCA(wanted, random_state=0).fit(scaler.transform(states[others]))
@@ -95,27 +92,22 @@ def features(samples: Sequence[Sample], layer: int, left_out: str) -> Features:
     components /= components[others].std(axis=0)
     sizes = {task: int((tasks[others] == task).sum()) for task in set(tasks[others])}
     weights = np.array([1 / sizes[task] for task in tasks[others]])
-    probe = _regression(PENALTY_OF_TASKS).fit(
-        components[others], labels[others], sample_weight=weights * len(weights) / weights.sum()
-    )
+    probe = import_extra("sklearn.linear_model").LogisticRegression(C=PENALTY_OF_TASKS, max_iter=3000)
+    probe.fit(components[others], labels[others], sample_weight=weights * len(weights) / weights.sum())
     score = probe.decision_function(components)
     words = np.array([one.log_odds for one in samples])
-    return Features(words / words[others].std(), score / score[others].std(), components)
-
-
-def _regression(penalty: float) -> Any:
-    return import_extra("sklearn.linear_model").LogisticRegression(C=penalty, max_iter=3000)
+    return words / words[others].std(), score / score[others].std()
 
 
 def without_labels(samples: Sequence[Sample], layer: int) -> dict[str, dict[str, ItemVerdict]]:
     """Return the verdicts of the words, of the probe of other tasks, and of both, by the item's key."""
     found: dict[str, dict[str, ItemVerdict]] = {"words": {}, "probe": {}, "both": {}}
     for left_out in dict.fromkeys(data_set(one.item.task) for one in samples):
-        own = features(samples, layer, left_out)
+        words, probe = other_tasks(samples, states_of(samples, layer), left_out)
+        both = words + SHARE_OF_PROBE * probe
         for place, one in enumerate(samples):
             if data_set(one.item.task) == left_out:
-                both = own.words[place] + SHARE_OF_PROBE * own.score[place]
-                for name, score in (("words", own.words[place]), ("probe", own.score[place]), ("both", both)):
+                for name, score in (("words", words[place]), ("probe", probe[place]), ("both", both[place])):
                     p = float(1 / (1 + np.exp(-score)))
                     found[name][one.item.key] = replace(one.verdict, probability=p, satisfied=p >= 0.5)
     return found
@@ -126,8 +118,9 @@ def with_labels(
 ) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
     """Return balanced accuracy, AUROC and Brier score by method, task and number of labels; means over draws.
 
-    The methods are `no label` (the words as they ship), `words` (calibrated) and `words and states`.
+    The methods are `no label` (the words as they ship), `words` (calibrated) and `probe` (without the words).
     """
+    states = states_of(samples, layer)
     drawn: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for task in dict.fromkeys(one.item.task for one in samples):
         places = [
@@ -137,13 +130,11 @@ def with_labels(
         ]
         if len(places) < LABELS[0] + FEWEST_MEASURED:
             continue
-        own = features(samples, layer, data_set(task))
-        seen = np.column_stack([EMPHASIS * own.words, EMPHASIS * own.score, own.components])
         for draw in range(draws):
             rng = np.random.default_rng([draw, 4])
             for k in [k for k in LABELS if len(places) - k >= FEWEST_MEASURED]:
                 given, rest = _split(samples, places, k, rng)
-                for method, arrays in _methods(samples, seen, given, rest):
+                for method, arrays in _methods(samples, states, given, rest):
                     drawn[method][task][k].append(arrays.figures())
     names = ("balanced_accuracy", "auroc", "brier")
     return {
@@ -170,7 +161,7 @@ def _split(
 
 
 def _methods(
-    samples: Sequence[Sample], seen: Floats, given: Sequence[int], rest: Sequence[int]
+    samples: Sequence[Sample], states: Floats, given: Sequence[int], rest: Sequence[int]
 ) -> Iterator[tuple[str, VerdictArrays]]:
     labels: Bools = np.array([one.item.label for one in samples])
     odds = np.array([one.log_odds for one in samples])
@@ -179,8 +170,8 @@ def _methods(
     log_slope, intercept = shrunk_platt(1 / (1 + np.exp(-odds[given])), labels[given])[0]
     calibrated = 1 / (1 + np.exp(-np.exp(log_slope) * odds[rest] - intercept))
     yield "words", VerdictArrays(labels[rest], calibrated >= 0.5, calibrated)
-    p = _regression(PENALTY_OF_LABELS).fit(seen[given], labels[given]).predict_proba(seen[rest])[:, 1]
-    yield "words and states", VerdictArrays(labels[rest], p >= 0.5, p)
+    p = fit_probe(states[given], labels[given]).probabilities(states[rest])
+    yield "probe", VerdictArrays(labels[rest], p >= 0.5, p)
 
 
 def curve_rows(found: Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]) -> list[dict[str, Any]]:

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from benchmarks.agreement.contenders import ItemVerdict
 from benchmarks.agreement.items import Item
-from benchmarks.agreement.probes import Sample, curve_rows, data_set, features, with_labels, without_labels
+from benchmarks.agreement.probes import (
+    Sample,
+    curve_rows,
+    data_set,
+    other_tasks,
+    states_of,
+    with_labels,
+    without_labels,
+)
 
 HIDDEN = 12
 
@@ -37,13 +45,13 @@ def test_tasks_that_share_rows_are_one_data_set() -> None:
 
 
 def test_nothing_is_fitted_on_the_data_set_that_is_left_out(samples: list[Sample]) -> None:
-    changed = [
-        one._replace(states=one.states * 50, item=one.item) if one.item.task == "wice" else one for one in samples
+    left_out = np.array([one.item.task == "wice" for one in samples])
+    states = states_of(samples, 1)
+    (_, before), (_, after) = [
+        other_tasks(samples, seen, "wice") for seen in (states, np.where(left_out[:, None], 50 * states, states))
     ]
-    places = [place for place, one in enumerate(samples) if one.item.task != "wice"]
-    before, after = features(samples, 1, "wice"), features(changed, 1, "wice")
-    assert np.allclose(before.components[places], after.components[places])
-    assert np.allclose(before.score[places], after.score[places])
+    assert np.allclose(before[~left_out], after[~left_out])
+    assert not np.allclose(before[left_out], after[left_out])
 
 
 def test_a_probe_of_other_tasks_finds_what_the_words_lack(samples: list[Sample]) -> None:
@@ -60,9 +68,9 @@ def test_a_probe_of_other_tasks_finds_what_the_words_lack(samples: list[Sample])
 
 def test_labels_of_the_task_use_what_the_states_know_and_are_measured_on_other_rows(samples: list[Sample]) -> None:
     curves = with_labels(samples, 1, "held", draws=3)
-    assert curves["words and states"]["wice"][32]["auroc"] > curves["words"]["wice"][32]["auroc"] + 0.2
+    assert curves["probe"]["wice"][32]["auroc"] > curves["words"]["wice"][32]["auroc"] + 0.2
     nothing = with_labels(samples, 0, "held", draws=6)
-    assert nothing["words and states"]["wice"][32]["auroc"] < 0.65
+    assert nothing["probe"]["wice"][32]["auroc"] < 0.65
     rows = curve_rows(curves)
     assert {row["labels"] for row in rows} == {8, 16, 32, 64}
     assert all(row["balanced accuracy"].count(" / ") == 2 for row in rows)

@@ -175,7 +175,7 @@ async def judge_examples(
     fingerprints: dict[type, str] = {}
 
     async def judge(example: Example, variant: Variant) -> Judgement:
-        request, key = _request(example, variant, choice)
+        request, key = request_for(example, variant, choice)
         known = log.find(fingerprints.get(type(example), ""), key, example, variant)
         if known is None:
             async with slots:
@@ -202,7 +202,7 @@ async def judge_examples(
     return [judgements[place] for place in range(len(work))]
 
 
-def _request(example: Example, variant: Variant, choice: JudgeChoice) -> tuple[dict[str, Any], str]:
+def request_for(example: Example, variant: Variant, choice: JudgeChoice) -> tuple[dict[str, Any], str]:
     """Return the keyword arguments of the client's call, and the digest that names it in the log."""
     if isinstance(example, LabelledResponse):
         shown = varied(without_unlabelled(example) if example.labels else example, variant)

@@ -28,6 +28,8 @@ def judge_fingerprint(
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
     if not identity.capabilities.typed_questions:  # added later: every other judge keeps its fingerprint
         del parts["capabilities"]["typed_questions"]
+    if not identity.asks:
+        del parts["asks"]
     if not identity.capabilities.images:
         del parts["capabilities"]["images"]
     asked = config.recorded()

@@ -6,6 +6,7 @@ a response can produce a verdict that is not on offer. Several criteria per call
 `judge_server.judging.items` reads.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -143,6 +144,14 @@ class PreparedConfig:
     uncalibrated: str = ""
     cache_salt: str = ""
     members: tuple["PreparedConfig", ...] = ()
+
+    @property
+    def wording(self) -> str:
+        """The digest of the question that is asked alone; '' if something else is asked, too, or several at once."""
+        if not self.config.plain or self.config.contextual:
+            return ""
+        parts = (self.single_templates.digest, *self.declaration.digest_parts)
+        return "sha256:" + hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     @property
     def typed(self) -> bool:

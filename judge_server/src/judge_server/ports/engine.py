@@ -192,6 +192,7 @@ class EngineIdentity:
     """The properties of an engine that can change a verdict (they enter the judge fingerprint), and its capacity.
 
     The capacity is `context_tokens` in a prompt and `concurrent_batches` at a time; it is not in the fingerprint.
+    `asks` is the digest of the only question that the weights can answer, as a probe's can; '' for any other model.
     """
 
     model: str
@@ -202,6 +203,7 @@ class EngineIdentity:
     context_tokens: int
     concurrent_batches: int
     capabilities: Capabilities
+    asks: str = ""
 
 
 class PoolState(Protocol):

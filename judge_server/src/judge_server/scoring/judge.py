@@ -164,6 +164,12 @@ class Judge:
                 self._min_choice_mass,
                 uncalibrated,
             )
+            if self.identity.asks and self.identity.asks != prepared.wording:
+                raise invalid_field(
+                    "judging",
+                    f"{self.identity.model} is a probe: it answers one question, in the words that it was fitted to "
+                    "(adjudge probe show), and this request asks another one or asks it in other words",
+                )
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
             self._prepared_configs[self.identity, asked] = prepared

@@ -59,6 +59,10 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
             {"show": "judges.calibrate:show", "alias": "judges.calibrate:alias"},
             alone="judges.calibrate:calibrations",
         ),
+        "probe": Commands(
+            "Fit a probe: a judge that answers by its hidden states.",
+            {"fit": "judges.probe:fit", "show": "judges.probe:show"},
+        ),
         "judges": Commands("Compare judges before you switch.", {"compare": "judges.compare:compare"}),
         "templates": Commands(
             "Check, show and list prompt templates.",

@@ -21,6 +21,11 @@ def main() -> None:
     params.n_ctx = settings["context_tokens"]
     params.n_parallel = 1
     params.n_batch = 256  # cancelled calls are noticed between two batches
+    if settings["states"]:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST
+        params.embd_normalize = -1
+        params.n_batch = params.n_ubatch = settings["context_tokens"]  # a prompt must fit into one batch
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.api_keys = [settings["key"]]
     params.hostnames = ["127.0.0.1"]

@@ -32,6 +32,7 @@ from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, loca
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
 from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.models.probes import read_about
 from judge_server.ports import (
     AnswerForm,
     Batch,
@@ -215,7 +216,8 @@ class LlamaCppOptions(UrlOptions):
 class LlamaCppEngine:
     """A GGUF model on this machine, a chat model or a decision model.
 
-    `model` is a catalogue name, an `hf://` reference or a path.
+    `model` is a catalogue name, an `hf://` reference or a path. With a probe's file (`judge_server.models.probes`) it
+    answers one question, which its identity names.
     """
 
     fatal_error = ""
@@ -223,7 +225,7 @@ class LlamaCppEngine:
     pool = None
 
     def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
-        self._model = model
+        self.model = model
         self._context_tokens = context_tokens
         self._process = LlamaCppProcess(context_tokens=context_tokens, threads=threads or os.cpu_count() or 1)
         self._tokens: LlamaCppTokenizer | None = None
@@ -249,7 +251,8 @@ class LlamaCppEngine:
                 "llama.cpp is not installed here: run pip install 'adjudge[cpu]', or name another judge in "
                 "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
             )
-        weights = await asyncio.to_thread(locate_weights, self._model)
+        weights = await asyncio.to_thread(locate_weights, self.model)
+        about = await asyncio.to_thread(read_about, weights.path)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
         identity = EngineIdentity(
@@ -271,6 +274,7 @@ class LlamaCppEngine:
             capabilities=Capabilities(
                 logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=False
             ),
+            asks="" if about is None else str(about.get("asks")),
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
@@ -308,6 +312,11 @@ class LlamaCppEngine:
         tokens = self._loaded_tokens()
         with _answering():
             return await tokens.prefix(batch) + await _asked(tokens, call)
+
+    async def option_tokens(self, option: Option) -> list[int]:
+        """Return the ids of an option's spellings that are a single token. Raises `EngineUnavailable`."""
+        with _answering():
+            return await self._loaded_tokens().spellings(option)
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""
@@ -386,7 +395,7 @@ class LlamaCppEngine:
                     log.warning("llama.cpp cannot be started again: %s", error)
 
     async def _load_again(self, weights: Weights) -> None:
-        if (await asyncio.to_thread(locate_weights, self._model)).sha256 != weights.sha256:
+        if (await asyncio.to_thread(locate_weights, self.model)).sha256 != weights.sha256:
             raise EngineStartError(f"{weights.path} has changed; restart the service to judge with the new file")
         await self._load(weights)
 

@@ -49,14 +49,18 @@ class LlamaCppProcess:
         """The child's process id; None if there is no child."""
         return self._child.pid if self._child is not None else None
 
-    async def start(self, model: Path) -> str:
-        """Load a model file, and return the build of llama.cpp. Raises `EngineStartError`."""
+    async def start(self, model: Path, *, states: bool = False) -> str:
+        """Load a model file, and return the build of llama.cpp. With `states`, it gives hidden states and no answers.
+
+        Raises `EngineStartError`.
+        """
         key = secrets.token_hex(16)
         settings = {
             "model": str(model),
             "context_tokens": self._context_tokens,
             "threads": self._threads,
             "key": key,
+            "states": states,
         }
         pipe = asyncio.subprocess.PIPE
         self._stderr_tail = b""

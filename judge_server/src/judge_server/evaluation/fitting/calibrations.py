@@ -361,6 +361,19 @@ def outside(p: Floats, band: UncertainBand) -> Bools:
     return (p < low) | (p >= high)
 
 
+def deal_rows(rows: Sequence[str]) -> Floats:
+    """Deal rows into at most `FOLDS` parts by a fixed hash, and return the part of each; shape (n,).
+
+    Raises:
+        NotEnoughLabelsError: there is only one row.
+    """
+    dealt = sorted(set(rows), key=lambda row: hashlib.sha256(row.encode()).digest())
+    if len(dealt) < 2:
+        raise NotEnoughLabelsError("all labels are of one row, so nothing can be measured on another; label more rows")
+    fold_of = {row: place % FOLDS for place, row in enumerate(dealt)}
+    return np.array([fold_of[row] for row in rows])
+
+
 def cross_validate(
     measured: Sequence[Measured],
     descriptions: Mapping[tuple[str, str], str],
@@ -377,11 +390,7 @@ def cross_validate(
         MissingExtraError: scikit-learn is not installed.
     """
     known = _with_probability(measured)
-    dealt = sorted({one.row for one in known}, key=lambda row: hashlib.sha256(row.encode()).digest())
-    if len(dealt) < 2:
-        raise NotEnoughLabelsError("all labels are of one row, so nothing can be measured on another; label more rows")
-    fold_of = {row: place % FOLDS for place, row in enumerate(dealt)}
-    folds = np.array([fold_of[one.row] for one in known])
+    folds = deal_rows([one.row for one in known])
     calibrated, satisfied = np.zeros(len(known)), np.zeros(len(known), dtype=bool)
     for fold in np.unique(folds):
         kept = [one for one, other in zip(known, folds != fold, strict=True) if other]

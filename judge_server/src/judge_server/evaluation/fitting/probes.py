@@ -1,0 +1,135 @@
+"""Fit a probe: what a judge's hidden states say about criteria, learnt from labels.
+
+A probe is a direction in the hidden states at the place where the judge's answer would begin, after one of its layers
+(Alain and Bengio 2016, arXiv 1610.01644). It is a logistic regression on standardised states with a penalty, so that
+few labels do not fit noise. It needs no words of the judge, hence none of the layers above.
+
+Fitting needs scikit-learn, of the extra `evaluate`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from judge_server.evaluation.fitting.calibrations import NotEnoughLabelsError, deal_rows, import_extra
+from judge_server.evaluation.judging import JudgeChoice, request_for
+from judge_server.evaluation.labelled import LabelledResponse
+from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
+from judge_server.judging.calibration import SATISFIED_THRESHOLD
+from judge_server.ports import Batch, Call
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.planner import AskedGroups, plan_groups
+from judge_server.scoring.rubrics import ResolvedRubric
+from trainer_client.wire import VerdictRequest
+
+FEWEST_LABELS_OF_A_PROBE = 16
+"""With fewer labels, a probe decides no better than calibrated words do (docs/agreement.md)."""
+
+PENALTY = 30.0
+"""scikit-learn's C, on states whose mean squared length is 1. Chosen on the half `fit` of six tasks."""
+
+PLANNING_S = 60.0
+
+_LEAST_DEVIATION = 0.3
+"""Of the median deviation of a dimension: added to each, so that a dimension that hardly varies does not decide."""
+
+
+class Probe(NamedTuple):
+    """A direction in the states of a layer; states have a root mean square of 1.
+
+    Attributes:
+        direction: the log-odds of yes are its product with a state; shape (hidden,).
+        mean: the mean of the states that it was fitted on; shape (hidden,).
+    """
+
+    direction: Floats
+    mean: Floats
+
+    def probabilities(self, states: Floats) -> Floats:
+        """Return the probabilities of yes for states of shape (n, hidden); shape (n,)."""
+        p: Floats = 1 / (1 + np.exp(-np.clip(states @ self.direction, -500, 500)))
+        return p
+
+
+def normalised(states: Floats) -> Floats:
+    """Divide states by their root mean squares, as a model's last normalisation does; shape (n, hidden)."""
+    found: Floats = states / np.sqrt((states**2).mean(axis=-1, keepdims=True))
+    return found
+
+
+def fit_probe(states: Floats, labels: Bools) -> Probe:
+    """Fit a probe.
+
+    The intercept becomes part of the direction, along the mean state: all states at the same place of a prompt have
+    nearly the same product with it.
+
+    Args:
+        states: normalised states; shape (n, hidden).
+        labels: whether each criterion is met, both kinds; shape (n,).
+    """
+    mean, deviation = states.mean(axis=0), states.std(axis=0)
+    deviation = deviation + _LEAST_DEVIATION * np.median(deviation)
+    seen = (states - mean) / np.where(deviation == 0, 1.0, deviation)
+    length = np.sqrt((seen**2).sum(axis=1).mean()) or 1.0
+    # With fewer labels than dimensions, a direction across all states would only cost its penalty.
+    left, singular, right = np.linalg.svd(seen / length, full_matrices=False)
+    kept = singular > 1e-9 * singular[0]
+    model = import_extra("sklearn.linear_model").LogisticRegression(C=PENALTY, max_iter=3000)
+    model.fit(left[:, kept] * singular[kept], labels)
+    direction = (right[kept].T @ model.coef_[0]) / length / np.where(deviation == 0, 1.0, deviation)
+    intercept = model.intercept_[0] - mean @ direction
+    return Probe(direction + intercept * mean / (mean @ mean), mean)
+
+
+async def calls_about(
+    judge: Judge, example: LabelledResponse, options: Mapping[str, Any]
+) -> dict[str, tuple[Batch, Call]]:
+    """Return the call that a started judge would make for each criterion of an example, by the criterion's id.
+
+    `options` are those of `judging`. Criteria that programs verify, or that take several calls, are left out.
+
+    Raises:
+        ServiceError: as for a request for verdicts.
+    """
+    asked, _ = request_for(example, "", JudgeChoice())
+    request = VerdictRequest.model_validate({**asked, "judging": dict(options)})
+    deadline = asyncio.get_running_loop().time() + PLANNING_S
+    prepared = judge.prepared_for(request.judging, request.protocol)
+    rubric = ResolvedRubric(example.criteria)
+    (group,) = await plan_groups(judge, prepared, AskedGroups.of(request), [rubric], deadline)
+    plan = group.responses[0].plan
+    calls = {call.digests: call.question.call for call in plan.planned_calls}
+    return {
+        one.criterion: (plan.batch, calls[one.digests])
+        for one in plan.pending
+        if one.method == "judge" and not one.turns and one.digests in calls
+    }
+
+
+def require_labels(labels: Bools) -> None:
+    """Raise `NotEnoughLabelsError` unless there are labels enough of both kinds for a probe."""
+    met = int(labels.sum())
+    if len(labels) < FEWEST_LABELS_OF_A_PROBE or min(met, len(labels) - met) < 2:
+        raise NotEnoughLabelsError(
+            f"{len(labels)} labels, {met} of them met, are too few for a probe; give at least "
+            f"{FEWEST_LABELS_OF_A_PROBE}, some met and some unmet, or calibrate the judge's words: adjudge calibrate"
+        )
+
+
+def cross_validate_probe(rows: Sequence[str], states: Floats, labels: Bools) -> VerdictArrays:
+    """Judge every state by a probe that was fitted without its row.
+
+    Raises:
+        NotEnoughLabelsError: there are fewer than `FEWEST_LABELS_OF_A_PROBE` labels, they are of one row, or without
+            some of the rows all are the same.
+    """
+    require_labels(labels)
+    folds, p = deal_rows(rows), np.zeros(len(labels))
+    for fold in np.unique(folds):
+        others = folds != fold
+        if len(set(labels[others].tolist())) < 2:
+            raise NotEnoughLabelsError("nearly all met or unmet labels are of the same rows; label more rows")
+        p[~others] = fit_probe(states[others], labels[others]).probabilities(states[~others])
+    return VerdictArrays(labels, p >= SATISFIED_THRESHOLD, p)

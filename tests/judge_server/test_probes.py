@@ -1,0 +1,198 @@
+"""Files with a model's lower layers, and judges that answer by a probe."""
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
+from judge_server.engines.llamacpp.states import HiddenStates
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.errors import EngineUnavailable, InvalidRequest
+from judge_server.evaluation.fitting.probes import normalised
+from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.judging.questions import JudgingConfig
+from judge_server.models import ModelError, NotAModel, fetch
+from judge_server.models.probes import PROBE_KEY, LayeredModel, read_about
+from judge_server.ports import CallFailure, EngineIdentity, Reply
+from tests.judge_server import support
+from tests.judge_server.engines import CONTEXT_TOKENS, NO, YES, answers, asked
+
+MODEL = "smollm2-135m"
+LAYERS = 12
+ABOUT = {"asks": "sha256:question", "labels": 16}
+
+
+def header(**texts: str) -> bytes:
+    """The start of a GGUF file with these text keys, after one number and before a list."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    keys = [text("version") + struct.pack("<If", 6, 1.5)]
+    keys += [text(name.replace("_", ".")) + struct.pack("<I", 8) + text(value) for name, value in texts.items()]
+    keys += [text("tokens") + struct.pack("<IIQ", 9, 8, 0)]
+    return struct.pack("<4sIQQ", b"GGUF", 3, 0, len(keys)) + b"".join(keys)
+
+
+def test_a_file_says_what_a_probe_was_fitted_on_and_others_say_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(header(general_name="m", adjudge_probe='{"labels": 16}'))
+    assert read_about(file) == {"labels": 16}
+    file.write_bytes(header(general_name="m"))
+    assert read_about(file) is None
+
+
+WHOLE = header(general_name="m", adjudge_probe='{"labels": 16}')
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=9), st.booleans())
+def test_a_damaged_file_is_refused_or_says_nothing(place: int, wrong: bytes, cut: bool) -> None:
+    with NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(WHOLE[:place] + wrong + (b"" if cut else WHOLE[place + 1 :]))
+        file.flush()
+        with suppress(NotAModel):
+            assert isinstance(read_about(Path(file.name)), dict | None)
+
+
+def test_a_file_that_does_not_exist_or_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAModel):
+        read_about(tmp_path / "absent.gguf")
+    (tmp_path / "text.gguf").write_text("not a model")
+    with pytest.raises(ModelError):
+        LayeredModel(tmp_path / "text.gguf")
+
+
+class ProbeEngine(ScriptedEngine):
+    """A scripted engine that answers one question only, as a probe does."""
+
+    asks = ""
+
+    async def start(self) -> EngineIdentity:
+        """The identity with the question."""
+        return replace(await super().start(), asks=self.asks)
+
+
+async def test_a_probe_answers_only_the_question_that_it_was_fitted_to() -> None:
+    engine = ProbeEngine()
+    engine.asks = (await support.judge()).prepared(JudgingConfig("binary")).wording
+    judge = await support.judge(engine)
+    assert judge.prepared(JudgingConfig("binary")).wording == engine.asks
+    others = [
+        JudgingConfig("binary", template="rgr"),
+        JudgingConfig("binary", rationale=True),
+        JudgingConfig("binary", per_call=4),
+        JudgingConfig("binary", contextual=True),
+        JudgingConfig("binary", think_tokens=64),
+        JudgingConfig("stepwise"),
+        JudgingConfig("graded"),
+        JudgingConfig("checklist", "all"),
+    ]
+    for other in others:
+        with pytest.raises(InvalidRequest, match="is a probe: it answers one question"):
+            judge.prepared(other)
+
+
+async def test_a_probe_of_another_question_is_another_judge_and_other_judges_keep_their_fingerprints() -> None:
+    identity = await ScriptedEngine().start()
+    config = JudgingConfig("binary")
+    plain, one, two = [
+        judge_fingerprint(replace(identity, asks=asks), ("t",), config) for asks in ("", "sha256:a", "sha256:b")
+    ]
+    assert len({plain, one, two}) == 3
+
+
+@pytest.fixture(scope="module")
+def model() -> LayeredModel:
+    """A small real model."""
+    return LayeredModel(fetch(MODEL))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def small() -> AsyncIterator[LlamaCppEngine]:
+    """The whole model as an engine."""
+    fetch(MODEL)
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+TEXTS = ("7 is prime.\n", "8 is prime.\n", "The sea is blue, and so is the sky above it.\n", "Bonjour à tous.\n")
+QUESTIONS = ("Is it right?", "Does it name a colour?")
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_real_model_answers_by_a_probe_and_reuses_its_prefix(
+    model: LayeredModel, small: LlamaCppEngine, tmp_path: Path
+) -> None:
+    batches = [asked(*QUESTIONS, shared=12 * text) for text in TEXTS]
+    prompts = [await small.prompt_tokens(batch, call) for batch in batches for call in batch.calls]
+    yes, no = [(await small.option_tokens(option))[0] for option in (YES, NO)]
+    model.write_states(tmp_path / "states.gguf", LAYERS)
+    reader = HiddenStates(context_tokens=CONTEXT_TOKENS, threads=1)
+    await reader.start(tmp_path / "states.gguf")
+    try:
+        states = np.stack([await reader.of(prompt) for prompt in prompts])
+        with pytest.raises(EngineUnavailable, match="no states"):
+            await reader.of([1] * 2 * CONTEXT_TOKENS)
+    finally:
+        await reader.close()
+    assert np.allclose(states, normalised(states), rtol=1e-3)
+    mean, spread = states.mean(axis=0), states - states.mean(axis=0)
+    direction = np.random.default_rng(1).normal(0, 1, len(spread)) @ spread  # as a fit's, it lies along the states
+    direction *= 2 / (spread @ direction).std()
+    direction -= mean * (mean @ direction) / (mean @ mean)
+    model.write_probe(tmp_path / "probe.gguf", LAYERS, direction, mean, (yes, no), ABOUT)
+    assert read_about(tmp_path / "probe.gguf") == ABOUT
+
+    engine = LlamaCppEngine(str(tmp_path / "probe.gguf"), context_tokens=CONTEXT_TOKENS, threads=1)
+    identity = await engine.start()
+    try:
+        assert identity.asks == ABOUT["asks"]
+        replies = [reply for batch in batches for reply in await answers(engine, batch)]
+    finally:
+        await engine.close()
+    odds = states @ direction
+    assert odds.std() > 1
+    for place, (reply, expected) in enumerate(zip(replies, odds, strict=True)):
+        assert isinstance(reply, Reply)
+        assert reply.masses is not None
+        assert sum(reply.masses) == pytest.approx(1.0, abs=1e-3)
+        assert np.log(reply.masses[0] / reply.masses[1]) == pytest.approx(expected, abs=0.25)
+        assert (reply.tokens_reused > 60) == (place % 2 == 1)
+
+
+@pytest.mark.model
+def test_a_probe_of_a_probe_keeps_nothing_of_the_first(model: LayeredModel, tmp_path: Path) -> None:
+    ones = np.ones(model.hidden)
+    model.write_probe(tmp_path / "first.gguf", LAYERS, ones, ones, (1, 2), ABOUT)
+    again = LayeredModel(tmp_path / "first.gguf")
+    assert again.layers == LAYERS
+    again.write_states(tmp_path / "second.gguf", 3)
+    assert read_about(tmp_path / "second.gguf") is None
+    assert PROBE_KEY.encode() not in (tmp_path / "second.gguf").read_bytes()[:4096]
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_probe_says_nothing_about_another_answer(model: LayeredModel, tmp_path: Path) -> None:
+    ones = np.ones(model.hidden)
+    model.write_probe(tmp_path / "probe.gguf", LAYERS, ones, ones, (1, 2), ABOUT)
+    engine = LlamaCppEngine(str(tmp_path / "probe.gguf"), context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        (reply,) = await answers(engine, asked("Is it?"))
+    finally:
+        await engine.close()
+    assert not isinstance(reply, CallFailure)
+    assert reply.masses == (0.0, 0.0)
