@@ -1,7 +1,6 @@
 """Files with a model's lower layers, and judges that answer by a probe."""
 
 import struct
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 import pytest
-import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +22,11 @@ from judge_server.models import ModelError, NotAModel, fetch
 from judge_server.models.probes import PROBE_KEY, LayeredModel, read_about
 from judge_server.ports import CallFailure, EngineIdentity, Reply
 from tests.judge_server import support
-from tests.judge_server.engines import CONTEXT_TOKENS, NO, YES, answers, asked
+from tests.judge_server.engines import CONTEXT_TOKENS, answers, asked
+from tests.judge_server.probe_files import ABOUT, written_probe
 
 MODEL = "smollm2-135m"
 LAYERS = 12
-ABOUT = {"asks": "sha256:question", "labels": 16}
 
 
 def header(**texts: str) -> bytes:
@@ -116,60 +114,43 @@ def model() -> LayeredModel:
     return LayeredModel(fetch(MODEL))
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def small() -> AsyncIterator[LlamaCppEngine]:
-    """The whole model as an engine."""
-    fetch(MODEL)
-    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
-    await engine.start()
-    yield engine
-    await engine.close()
-
-
 TEXTS = ("7 is prime.\n", "8 is prime.\n", "The sea is blue, and so is the sky above it.\n", "Bonjour à tous.\n")
 QUESTIONS = ("Is it right?", "Does it name a colour?")
 
 
 @pytest.mark.model
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_real_model_answers_by_a_probe_and_reuses_its_prefix(
-    model: LayeredModel, small: LlamaCppEngine, tmp_path: Path
-) -> None:
+async def test_a_real_model_answers_by_a_probe_and_reuses_its_prefix(tmp_path: Path) -> None:
     batches = [asked(*QUESTIONS, shared=12 * text) for text in TEXTS]
-    prompts = [await small.prompt_tokens(batch, call) for batch in batches for call in batch.calls]
-    yes, no = [(await small.option_tokens(option))[0] for option in (YES, NO)]
-    model.write_states(tmp_path / "states.gguf", LAYERS)
-    reader = HiddenStates(context_tokens=CONTEXT_TOKENS, threads=1)
-    await reader.start(tmp_path / "states.gguf")
-    try:
-        states = np.stack([await reader.of(prompt) for prompt in prompts])
-        with pytest.raises(EngineUnavailable, match="no states"):
-            await reader.of([1] * 2 * CONTEXT_TOKENS)
-    finally:
-        await reader.close()
+    file, odds, states = await written_probe(MODEL, LAYERS, batches, tmp_path, context_tokens=CONTEXT_TOKENS)
     assert np.allclose(states, normalised(states), rtol=1e-3)
-    mean, spread = states.mean(axis=0), states - states.mean(axis=0)
-    direction = np.random.default_rng(1).normal(0, 1, len(spread)) @ spread  # as a fit's, it lies along the states
-    direction *= 2 / (spread @ direction).std()
-    direction -= mean * (mean @ direction) / (mean @ mean)
-    model.write_probe(tmp_path / "probe.gguf", LAYERS, direction, mean, (yes, no), ABOUT)
-    assert read_about(tmp_path / "probe.gguf") == ABOUT
-
-    engine = LlamaCppEngine(str(tmp_path / "probe.gguf"), context_tokens=CONTEXT_TOKENS, threads=1)
+    assert odds.std() > 1
+    engine = LlamaCppEngine(str(file), context_tokens=CONTEXT_TOKENS, threads=1)
     identity = await engine.start()
     try:
         assert identity.asks == ABOUT["asks"]
         replies = [reply for batch in batches for reply in await answers(engine, batch)]
     finally:
         await engine.close()
-    odds = states @ direction
-    assert odds.std() > 1
     for place, (reply, expected) in enumerate(zip(replies, odds, strict=True)):
         assert isinstance(reply, Reply)
         assert reply.masses is not None
         assert sum(reply.masses) == pytest.approx(1.0, abs=1e-3)
         assert np.log(reply.masses[0] / reply.masses[1]) == pytest.approx(expected, abs=0.25)
         assert (reply.tokens_reused > 60) == (place % 2 == 1)
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_prompt_longer_than_the_context_has_no_states(model: LayeredModel, tmp_path: Path) -> None:
+    model.write_states(tmp_path / "states.gguf", 2)
+    reader = HiddenStates(context_tokens=64, threads=1)
+    await reader.start(tmp_path / "states.gguf")
+    try:
+        with pytest.raises(EngineUnavailable, match="no states"):
+            await reader.of([1] * 1000)
+    finally:
+        await reader.close()
 
 
 @pytest.mark.model

@@ -18,6 +18,7 @@ from filelock import FileLock
 from judge_server.models.catalogue import Model, ModelError, parse_model_reference
 from judge_server.models.downloads import fetch
 from judge_server.models.files import file_sha256, format_bytes, models_dir
+from judge_server.models.probes import asks_of
 
 MANIFEST = "adjudge-made-from.json"
 REQUIRED_PACKAGES = ("torch", "transformers", "gguf", "accelerate")
@@ -46,12 +47,20 @@ def convert(reference: str, folder: Path) -> bool:
         )
     weights = fetch(reference)
     made_from = {"sha256": file_sha256(weights), "dtype": "bfloat16"}
+    if asks := asks_of(weights):
+        made_from["asks"] = asks
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             return _convert(weights, made_from, folder)
     except OSError as error:
         raise ModelError(f"Cannot write {folder}: {error.strerror or error}.") from error
+
+
+def question_of(folder: Path) -> str:
+    """Return the digest of the only question that a converted probe answers; '' for any other model or folder."""
+    found = _manifest(folder)
+    return str(found.get("asks", "")) if isinstance(found, dict) else ""
 
 
 def _convert(weights: Path, made_from: dict[str, str], folder: Path) -> bool:

@@ -3,12 +3,12 @@
 Every GGUF language model ends in a normalisation with weights g and a matrix W with a row per token, so that a state x,
 normalised to a root mean square of 1, gives the logits W (g x). For a probe with the direction w, on states of mean m,
 
-    g = |w| / 2,  W[yes] = 6 sign(m) + sign(w),  W[no] = 6 sign(m) - sign(w),  and 0 for all other tokens
+    g = |w| / 2,  W[yes] = sign(w),  W[no] = -sign(w),  and -6 sign(m) for all other tokens
 
-so that logit(yes) - logit(no) is the product of w and x, and both are far above the rest, since states at the same
-place of a prompt resemble their mean. The rows are small integers, so four bits hold them exactly. Such a file is an
-ordinary model: it reads prompts in blocks, reuses prefixes and is hashed like any other. Writing one needs the package
-gguf, of the extra `evaluate`.
+so that logit(yes) - logit(no) is the product of w and x. The logits of all other tokens are far below, since states at
+the same place of a prompt resemble their mean. The rows are small integers, so four bits hold them exactly. Such a file
+is an ordinary model: it reads prompts in blocks, reuses prefixes and is hashed like any other. Writing one needs the
+package gguf, of the extra `evaluate`.
 """
 
 import json
@@ -29,8 +29,8 @@ PROBE_KEY = "adjudge.probe"
 LAYER_SHARE = 0.65
 """The share of a model's layers below its default probe: layer 18 of 28, and 16 of 24."""
 
-_COMMON = 6
-"""How much larger the part of a row that yes and no share is than the part in which they differ."""
+_BELOW = 6
+"""How much larger the rows of all other tokens are than those of yes and no."""
 
 _BLOCK, _ZERO = 32, 8
 """Elements of a block of GGUF's type Q4_0, and the four bits that stand for 0 in it."""
@@ -97,9 +97,8 @@ class LayeredModel:
             about: what is kept in the file about the probe, as JSON; `asks` is the digest of the question it answers.
         """
         vocabulary = int(self._tensors["token_embd.weight"].shape[1])
-        common, differing = _COMMON * np.sign(mean), np.sign(direction)
-        rows = {answers[0]: common + differing, answers[1]: common - differing}
-        head = _four_bit_rows(vocabulary, self.hidden, rows)
+        head = np.tile(_four_bits(-_BELOW * np.sign(mean)), (vocabulary, 1))
+        head[list(answers)] = [_four_bits(np.sign(direction)), _four_bits(-np.sign(direction))]
         self._write(target, layers, np.abs(direction) / 2, head, {PROBE_KEY: json.dumps(dict(about))})
 
     def _field(self, name: str) -> Any:
@@ -152,14 +151,11 @@ def _layer_of(tensor: str) -> int:
     return int(rest.partition(".")[0]) if part == "blk" else -1
 
 
-def _four_bit_rows(rows: int, width: int, given: Mapping[int, Vector]) -> NDArray[np.uint8]:
-    """Return a matrix of small integers as GGUF's type Q4_0: blocks of a 16-bit scale, here 1, and 32 times 4 bits."""
-    blocks = np.full((rows, width // _BLOCK, 2 + _BLOCK // 2), _ZERO * 17, dtype=np.uint8)
-    blocks[:, :, :2] = np.array([1.0], dtype="<f2").view(np.uint8)
-    for place, row in given.items():
-        bits = (row.astype(int) + _ZERO).astype(np.uint8).reshape(-1, _BLOCK)
-        blocks[place, :, 2:] = bits[:, : _BLOCK // 2] | (bits[:, _BLOCK // 2 :] << 4)
-    return blocks.reshape(rows, -1)
+def _four_bits(row: Vector) -> NDArray[np.uint8]:
+    """Return a row of small integers as GGUF's type Q4_0: blocks of a 16-bit scale, here 1, and 32 times 4 bits."""
+    bits = (row.astype(int) + _ZERO).astype(np.uint8).reshape(-1, _BLOCK)
+    scales = np.tile(np.array([1.0], dtype="<f2").view(np.uint8), (len(bits), 1))
+    return np.hstack([scales, bits[:, : _BLOCK // 2] | (bits[:, _BLOCK // 2 :] << 4)]).ravel()
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
@@ -192,6 +188,12 @@ def read_about(path: Path) -> dict[str, Any] | None:
     except (struct.error, ValueError, KeyError):
         raise NotAModel(f"{path} is not a GGUF model: its keys are damaged.") from None
     return None
+
+
+def asks_of(path: Path) -> str:
+    """Return the digest of the only question that a file can answer; '' for any other model. Raises as `read_about`."""
+    about = read_about(path)
+    return "" if about is None else str(about.get("asks", ""))
 
 
 def _unpack(file: BinaryIO, form: str) -> Sequence[Any]:

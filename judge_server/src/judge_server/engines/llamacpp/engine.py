@@ -32,7 +32,7 @@ from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, loca
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
 from judge_server.errors import EngineStartError, EngineUnavailable
-from judge_server.models.probes import read_about
+from judge_server.models.probes import asks_of
 from judge_server.ports import (
     AnswerForm,
     Batch,
@@ -252,7 +252,7 @@ class LlamaCppEngine:
                 "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
             )
         weights = await asyncio.to_thread(locate_weights, self.model)
-        about = await asyncio.to_thread(read_about, weights.path)
+        asks = await asyncio.to_thread(asks_of, weights.path)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
         identity = EngineIdentity(
@@ -274,7 +274,7 @@ class LlamaCppEngine:
             capabilities=Capabilities(
                 logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=False
             ),
-            asks="" if about is None else str(about.get("asks")),
+            asks=asks,
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
@@ -313,10 +313,20 @@ class LlamaCppEngine:
         with _answering():
             return await tokens.prefix(batch) + await _asked(tokens, call)
 
-    async def option_tokens(self, option: Option) -> list[int]:
-        """Return the ids of an option's spellings that are a single token. Raises `EngineUnavailable`."""
+    async def option_token(self, option: Option) -> int:
+        """Return the id of the option's label, or else of a spelling that is a single token.
+
+        Raises `EngineUnavailable` if no spelling is, or the model does not answer.
+        """
         with _answering():
-            return await self._loaded_tokens().spellings(option)
+            tokens = self._loaded_tokens()
+            found = [
+                *await tokens.spellings(replace(option, spellings=(option.label,))),
+                *await tokens.spellings(option),
+            ]
+        if not found:
+            raise EngineUnavailable(f"no spelling of {option.label!r} is a single token of this model")
+        return found[0]
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""

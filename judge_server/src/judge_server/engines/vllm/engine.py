@@ -25,6 +25,7 @@ from judge_server.engines.vllm.loading import (
     lora_rank,
 )
 from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.models.convert import question_of
 from judge_server.ports import (
     Batch,
     Call,
@@ -228,6 +229,7 @@ class VllmEngine:
             capabilities=Capabilities(
                 logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=True, prefix_in_flight=True
             ),
+            asks=await asyncio.to_thread(question_of, model.path),
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:

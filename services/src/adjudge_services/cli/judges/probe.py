@@ -198,7 +198,7 @@ async def plan_calls(
             raise ValueError("no labelled verdict has a probability of the judge's own; a probe needs some")
         answer = asked[0].batch.calls[0].answer
         assert isinstance(answer, TokenChoice)
-        yes, no = [(await engine.option_tokens(option))[0] for option in answer.options]
+        yes, no = [await engine.option_token(option) for option in answer.options]
         wording = judge.prepared_for(JudgingOptions.model_validate(dict(options)), "binary").wording
     finally:
         await judge.close()
