@@ -132,6 +132,17 @@ def test_labels_given_in_the_console_are_a_data_set() -> None:
 
 
 @pytest.mark.usefixtures("judged")
+def test_the_verdicts_of_a_runs_judge_are_labels() -> None:
+    result = adjudge("evaluate", "scripted://hash", "verdicts:", "--json", exit_code=0)
+    found = json.loads(result.stdout)
+    (overall, *_) = found["agreement"]
+    assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS * RESPONSES, 1.0)
+    assert found["labels by"] == "the judge of the run ''"
+    other = json.loads(adjudge("evaluate", "scripted://yes", "verdicts:", "--json", exit_code=0).stdout)
+    assert other["agreement"][0]["figures"]["accuracy"]["value"] < 0.9
+
+
+@pytest.mark.usefixtures("judged")
 def test_an_unknown_run_is_reported() -> None:
     assert "the ledger has nothing of run 'none'" in failure_of(
         adjudge("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")

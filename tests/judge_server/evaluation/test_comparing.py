@@ -20,9 +20,8 @@ def group(name: str, size: int = 3, **options: Any) -> RunGroup:
     """A group whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
     facts = tuple([ResponseFacts(True, 1000 * n, True) for n in range(size)])
-    return RunGroup(
-        name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, facts, tuple([{}] * size)
-    )
+    nothing: tuple[dict[str, float], ...] = tuple([{}] * size)
+    return RunGroup(name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, facts, nothing, nothing)
 
 
 def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:

@@ -50,6 +50,8 @@ class RunGroup:
         facts: what the rewards of the responses depend on besides verdicts.
         by_program: for each response, the recorded scores of the criteria that programs verify, by criterion id; None
             for a check that failed.
+        by_judge: for each response, the recorded scores of the other criteria whose verdicts did not fail; the mean of
+            several votes.
     """
 
     id: str
@@ -59,6 +61,7 @@ class RunGroup:
     responses: tuple[LabelledResponse, ...]
     facts: tuple[ResponseFacts, ...]
     by_program: tuple[Mapping[str, float | None], ...]
+    by_judge: tuple[Mapping[str, float], ...]
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
@@ -89,6 +92,11 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
             if row.method not in _BY_JUDGE:
                 score = None if row.failed or verdict is None else verdict.score
                 found[key].by_program[use.response.place][row.criterion] = score
+            elif row.method == "judge":
+                scores = [None if vote.failed or one is None else one.score for vote, one in use.votes]
+                known = [score for score in scores if score is not None]
+                if known:
+                    found[key].by_judge[use.response.place][row.criterion] = sum(known) / len(known)
         enough = most is not None and len(found) > most
         if len(page) < _PAGE or enough:
             break
@@ -151,6 +159,7 @@ class _Recorded:
     protocol: str
     responses: dict[int, ResponseRow] = field(default_factory=dict)
     by_program: dict[int, dict[str, float | None]] = field(default_factory=lambda: defaultdict(dict))
+    by_judge: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
 
 def _options(request: RequestRow) -> RewardOptions:
@@ -178,10 +187,33 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
         prompt = json.loads(texts[row.prompt])
         responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, grounding=grounding))
     facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
-    by_program = [recorded.by_program[row.place] for row in rows]
     return RunGroup(
-        recorded.name, recorded.options, recorded.protocol, criteria, tuple(responses), tuple(facts), tuple(by_program)
+        recorded.name,
+        recorded.options,
+        recorded.protocol,
+        criteria,
+        tuple(responses),
+        tuple(facts),
+        tuple([recorded.by_program[row.place] for row in rows]),
+        tuple([recorded.by_judge[row.place] for row in rows]),
     )
+
+
+def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:
+    """Return the responses of a run, labelled by the verdicts of the judge that judged it.
+
+    Raises:
+        DatasetError: no verdict of the judge is known.
+    """
+    found = [
+        replace(response, labels=scores)
+        for group in groups
+        for response, scores in zip(group.responses, group.by_judge, strict=True)
+        if scores
+    ]
+    if not found:
+        raise DatasetError("all verdicts of the run's judge failed, so there is nothing to learn from")
+    return found
 
 
 def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:

@@ -120,8 +120,8 @@ FiguresOption = Annotated[
 ]
 
 _LABELLED = (
-    "Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for JSONL on "
-    "standard input."
+    "Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, verdicts:NAME, or - for "
+    "JSONL on standard input."
 )
 DatasetArgument = Annotated[str, typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]
 DataArgument = Annotated[list[str], typer.Argument(help=_LABELLED, metavar="DATASET", callback=copy_standard_input)]

@@ -26,7 +26,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import StartError, open_store
     from judge_server.evaluation.bakeoff import Contender
-    from judge_server.evaluation.comparing import RunGroup, run_groups, with_labels
+    from judge_server.evaluation.comparing import RunGroup, labelled_by_judge, run_groups, with_labels
     from judge_server.evaluation.html import CHANGES, HEADINGS, format_estimate, html_report
     from judge_server.evaluation.judging import JudgeChoice, Judgement, JudgementLog, Variant, judge_examples
     from judge_server.evaluation.labelled import (
@@ -157,12 +157,14 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
     """
     half, labels = (rows.half, rows.labels) if isinstance(rows, MeasuredRows) else ("all", None)
     named = parse_columns(rows.column, LABELLED_FIELDS)
-    if dataset.startswith("run:"):
+    kind, _, run = dataset.partition(":")
+    if kind in ("run", "verdicts"):
         if named:
             raise DatasetError("a run has no columns; leave out --column")
-
-        run = dataset.removeprefix("run:")
-        if labels is None:
+        if kind == "verdicts":
+            labelled_by = f"the judge of the run {run!r}"
+            examples = list[Example](labelled_by_judge(asyncio.run(read_run(run, PROJECT_ID, None))))
+        elif labels is None:
             labelled_by, examples = asyncio.run(_read_labels(run))
         else:
             groups = asyncio.run(read_run(run, PROJECT_ID, None))
