@@ -69,6 +69,17 @@ def test_a_probe_is_fitted_to_labels_written_and_judges_by_itself(labelled: str,
     assert "is a probe: it answers one question" in " ".join(failure_of(refused).split())
 
 
+def test_a_probe_that_learns_nothing_is_not_written(tmp_path: Path) -> None:
+    fetch(MODEL)
+    rows = [row(name, place) for place, name in enumerate(3 * [*ANIMALS[:3], *MACHINES[:3]])]
+    for place, one in enumerate(rows):
+        one["labels"] = [{"animal": place * 7 % 10 < 5}]
+    file = tmp_path / "nothing.gguf"
+    refused = adjudge("probe", "fit", written(tmp_path / "noise.jsonl", *rows), "--judge", JUDGE, "-o", str(file))
+    assert "no better than that of calibrated words; not written" in failure_of(refused)
+    assert not file.exists()
+
+
 def test_what_cannot_be_fitted_is_refused_before_anything_is_judged(labelled: str, tmp_path: Path) -> None:
     file = str(tmp_path / "probe.gguf")
     for arguments, said in (

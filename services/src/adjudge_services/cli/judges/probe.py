@@ -92,7 +92,7 @@ def fit(
 
     It judges only the question that it was fitted to: binary verdicts, one criterion a call. It is measured on every
     row by probes that were fitted without that row, beside the judge's words, calibrated on the same labels. A probe
-    with a worse Brier score than theirs is not written.
+    whose Brier score is no better than theirs is not written.
     """
     if output.suffix != ".gguf" or not output.absolute().parent.is_dir():
         raise ValueError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
@@ -129,10 +129,8 @@ def fit(
     figures = {"words": before_and_after(calibrated)["raw"], "calibrated words": compared["raw"]}
     figures["probe"] = compared["calibrated"]
     show_figures(f"{weights.name}, after layer {layers}", names, figures, compared["difference"])
-    if compared["difference"]["brier"].low > 0:
-        exit_with_error(
-            "the probe's Brier score is worse than that of calibrated words; not written: adjudge calibrate"
-        )
+    if not compared["difference"]["brier"].value < 0:
+        exit_with_error("the probe's Brier score is no better than that of calibrated words; not written")
     probe = fit_probe(states, labels)
     about = {
         "asks": question.wording,
