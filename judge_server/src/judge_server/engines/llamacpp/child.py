@@ -18,6 +18,8 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     params = xllamacpp.CommonParams()
     params.model.path = settings["model"]
+    if settings["lora"] is not None:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(settings["lora"], 1.0)]
     params.n_ctx = settings["context_tokens"]
     params.n_parallel = 1
     params.n_batch = 256  # cancelled calls are noticed between two batches

@@ -21,14 +21,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import SplitResult
 
 import httpx2
-from pydantic import PositiveInt
+from pydantic import AfterValidator, PositiveInt
 
 from judge_server.engines.common import UrlOptions, split_at_marks
-from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights
+from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights, with_adapter
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
 from judge_server.errors import EngineStartError, EngineUnavailable
@@ -211,23 +212,30 @@ class LlamaCppOptions(UrlOptions):
 
     context: PositiveInt = 8192
     threads: PositiveInt | None = None
+    lora: Annotated[Path, AfterValidator(Path.expanduser)] | None = None
 
 
 class LlamaCppEngine:
     """A GGUF model on this machine, a chat model or a decision model.
 
     `model` is a catalogue name, an `hf://` reference or a path. With a probe's file (`judge_server.models.probes`) it
-    answers one question, which its identity names.
+    answers one question, which its identity names. `lora` is the GGUF file of a LoRA adapter that every call uses, at
+    the strength that the file says. It counts as part of the weights, in their name and their digest.
     """
 
     fatal_error = ""
     concurrent_calls = None
     pool = None
 
-    def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
+    def __init__(
+        self, model: str, *, context_tokens: int = 8192, threads: int | None = None, lora: Path | None = None
+    ) -> None:
         self.model = model
+        self.lora = lora
         self._context_tokens = context_tokens
-        self._process = LlamaCppProcess(context_tokens=context_tokens, threads=threads or os.cpu_count() or 1)
+        self._process = LlamaCppProcess(
+            context_tokens=context_tokens, threads=threads or os.cpu_count() or 1, lora=lora
+        )
         self._tokens: LlamaCppTokenizer | None = None
         self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
@@ -238,21 +246,30 @@ class LlamaCppEngine:
     def from_url(cls, url: SplitResult) -> "LlamaCppEngine":
         """Create from `llamacpp://NAME`, `llamacpp:///path/to/file.gguf` or `llamacpp://hf/owner/repo/file.gguf`.
 
-        Options: `?context=8192` (tokens; fewer for a model trained for fewer), `?threads=` (default: all cores).
+        Options: `?context=8192` (tokens; fewer for a model trained for fewer), `?threads=` (default: all cores),
+        `?lora=/path/adapter.gguf` (a LoRA adapter).
         """
         options = LlamaCppOptions.of(url)
         model = f"hf:/{url.path}" if url.netloc == "hf" else url.netloc or url.path
-        return cls(model, context_tokens=options.context, threads=options.threads)
+        return cls(model, context_tokens=options.context, threads=options.threads, lora=options.lora)
 
     async def start(self) -> EngineIdentity:
-        """Check the model file, load it in a child process and warm it up."""
+        """Check the model file and the adapter, load them in a child process and warm it up.
+
+        Raises:
+            EngineStartError: a file is missing or damaged, or they do not load together; the message says what to do.
+        """
         if find_spec("xllamacpp") is None:
             raise EngineStartError(
                 "llama.cpp is not installed here: run pip install 'adjudge[cpu]', or name another judge in "
                 "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
             )
-        weights = await asyncio.to_thread(locate_weights, self.model)
+        weights = await asyncio.to_thread(self._locate)
         asks = await asyncio.to_thread(asks_of, weights.path)
+        if asks and self.lora is not None:
+            raise EngineStartError(
+                f"{weights.path} is a probe, which was fitted to its judge without an adapter; leave out ?lora="
+            )
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
         identity = EngineIdentity(
@@ -364,12 +381,17 @@ class LlamaCppEngine:
         if decisions is not None:
             await decisions.http.close()
 
+    def _locate(self) -> Weights:
+        weights = locate_weights(self.model)
+        return weights if self.lora is None else with_adapter(weights, self.lora)
+
     async def _load(self, weights: Weights) -> str:
         """Start the child and warm it up; calls are answered from then on."""
         build = await self._process.start(weights.path)
         http = self._process.http
         try:
             tokens = decisions = None
+            await self._process.check_adapter()
             if await self._process.serves_decisions():
                 decisions = await self._process.decision_client()
             else:
@@ -405,8 +427,9 @@ class LlamaCppEngine:
                     log.warning("llama.cpp cannot be started again: %s", error)
 
     async def _load_again(self, weights: Weights) -> None:
-        if (await asyncio.to_thread(locate_weights, self.model)).sha256 != weights.sha256:
-            raise EngineStartError(f"{weights.path} has changed; restart the service to judge with the new file")
+        if (await asyncio.to_thread(self._locate)).sha256 != weights.sha256:
+            files = weights.path if self.lora is None else f"{weights.path} or its adapter {self.lora}"
+            raise EngineStartError(f"{files} has changed; restart the service to judge with the new file")
         await self._load(weights)
 
     def _loaded_tokens(self) -> LlamaCppTokenizer:

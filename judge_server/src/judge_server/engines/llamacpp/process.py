@@ -1,6 +1,7 @@
 """The child process that holds a llama.cpp model, seen from its parent: check the weights, start, call, stop."""
 
 import asyncio
+import hashlib
 import json
 import re
 import secrets
@@ -25,13 +26,22 @@ _COMPLAINT = re.compile(r"(?<!\d)\d++(?:\.\d{2,3}){3} E +(?:[a-z]+ +)?[a-z_]+: +
 """An error in llama.cpp's log, wherever it begins: other output of the process may stand before it on the line. The
 first error is the cause; the others follow from it."""
 
+_REFUSED_ADAPTER = b"failed to load lora adapter"
+"""What llama.cpp logs after the cause if that lies in the adapter."""
+
+_ADAPTER_WANTED = "Give ?lora= a LoRA adapter of this model in GGUF, as llama.cpp's convert_lora_to_gguf.py writes it"
+
 
 class LlamaCppProcess:
-    """Runs `judge_server.engines.llamacpp.child`. `http` calls it, with a key that no other process has."""
+    """Runs `judge_server.engines.llamacpp.child`. `http` calls it, with a key that no other process has.
 
-    def __init__(self, *, context_tokens: int, threads: int) -> None:
+    With `lora`, the file of an adapter, every call uses that adapter.
+    """
+
+    def __init__(self, *, context_tokens: int, threads: int, lora: Path | None = None) -> None:
         self._context_tokens = context_tokens
         self._threads = threads
+        self._lora = lora
         self._child: asyncio.subprocess.Process | None = None
         self._http: httpx2.AsyncClient | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -57,6 +67,7 @@ class LlamaCppProcess:
         key = secrets.token_hex(16)
         settings = {
             "model": str(model),
+            "lora": None if self._lora is None else str(self._lora),
             "context_tokens": self._context_tokens,
             "threads": self._threads,
             "key": key,
@@ -78,6 +89,11 @@ class LlamaCppProcess:
             line = b""
         if not line:
             reason = await self._start_failure()
+            if self._lora is not None and _REFUSED_ADAPTER in self._stderr_tail:
+                reason = reason.removeprefix("failed to apply lora adapter: ")
+                raise EngineStartError(
+                    f"llama.cpp could not use the adapter {self._lora} with {model}: {reason}. {_ADAPTER_WANTED}"
+                )
             raise EngineStartError(
                 f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
                 "lower the engine's ?context=, or choose a smaller model"
@@ -95,6 +111,15 @@ class LlamaCppProcess:
         """Whether the loaded file says that it is a decision model."""
         (card,) = (await self.http.get("/v1/models")).json()["data"]
         return "decisions" in card.get("architecture", {}).get("output_modalities", ())
+
+    async def check_adapter(self) -> None:
+        """Raise `EngineStartError` if the loaded adapter works only after certain words, which no prompt has."""
+        for adapter in (await self.http.get("/lora-adapters")).json():
+            if "alora_invocation_tokens" in adapter:
+                raise EngineStartError(
+                    f"{self._lora} is an activated LoRA adapter: it works only after "
+                    f"{adapter['alora_invocation_string']!r}, which Adjudge does not write. Give ?lora= an ordinary one"
+                )
 
     async def decision_client(self) -> DecisionClient:
         """Return a client of the loaded decision model. Raises `EndpointError` if it does not answer."""
@@ -155,7 +180,10 @@ class LlamaCppProcess:
 
 
 class Weights(NamedTuple):
-    """A checked model file, with the name to report and the SHA-256 of its bytes."""
+    """A checked model file, with the name to report and the SHA-256 of its bytes, in hex.
+
+    With an adapter, name and SHA-256 are those of both.
+    """
 
     name: str
     path: Path
@@ -178,3 +206,17 @@ def locate_weights(reference: str) -> Weights:
         return Weights(target.name, path, check_installed(target, path))
     except ModelError as error:
         raise EngineStartError(str(error)) from error
+
+
+def with_adapter(weights: Weights, lora: Path) -> Weights:
+    """Check an adapter's file, and return the weights with its name and bytes in their name and SHA-256.
+
+    Raises:
+        EngineStartError: the file is missing or not GGUF; llama.cpp checks the rest when it loads it.
+    """
+    try:
+        adapter = check_installed(lora, lora)
+    except ModelError as error:
+        raise EngineStartError(f"{error} {_ADAPTER_WANTED}") from error
+    both = hashlib.sha256(f"{weights.sha256}  model\n{adapter}  adapter\n".encode()).hexdigest()
+    return Weights(f"{weights.name}+{lora.name}", weights.path, both)
