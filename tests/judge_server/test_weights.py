@@ -1,16 +1,17 @@
 """An engine loads only complete, unaltered files, and refusals say what to run."""
 
 import hashlib
+import struct
 from pathlib import Path
 
 import pytest
 
-from judge_server.engines.llamacpp.process import locate_weights
+from judge_server.engines.llamacpp.process import Weights, locate_weights
 from judge_server.errors import EngineStartError
 from judge_server.models import CATALOGUE, models_dir
 from judge_server.models.files import HubRecord, write_record
 
-CONTENT = b"GGUF and then some weights"
+CONTENT = struct.pack("<4sIQQ", b"GGUF", 3, 0, 0) + b"and then some weights"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 HUB = "hf://someone/judges/judge.gguf"
 SMALLEST = min(CATALOGUE, key=lambda model: model.size)
@@ -34,13 +35,20 @@ def put_hub_file(models: Path, content: bytes) -> Path:
 def test_a_users_file_is_identified_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(CONTENT)
-    assert locate_weights(str(path)) == ("mine.gguf", path, DIGEST)
+    assert locate_weights(str(path)) == Weights("mine.gguf", path, DIGEST)
 
 
 def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(b"something else")
     with pytest.raises(EngineStartError, match="not a GGUF model"):
+        locate_weights(str(path))
+
+
+def test_a_file_with_damaged_keys_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 2) + b"cut")
+    with pytest.raises(EngineStartError, match="its keys are damaged"):
         locate_weights(str(path))
 
 
@@ -67,7 +75,7 @@ def test_a_catalogued_model_altered_at_its_full_length_is_refused(models: Path) 
 def test_a_hub_file_is_identified_by_its_recorded_hash(models: Path) -> None:
     path = put_hub_file(models, CONTENT)
     write_record(path, HubRecord(len(CONTENT), DIGEST, verified=False))
-    assert locate_weights(HUB) == (HUB, path, DIGEST)
+    assert locate_weights(HUB) == Weights(HUB, path, DIGEST)
 
 
 def test_a_hub_file_altered_since_it_was_fetched_is_refused(models: Path) -> None:

@@ -85,6 +85,7 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_judged(labelled: st
     for arguments, said in (
         (["--judge", "scripted://hash", "-o", file], "a probe is fitted to a llama.cpp judge"),
         (["--judge", "team", "-o", file], "give one engine URL"),
+        (["--judge", f"{JUDGE}&lora=/a.gguf", "-o", file], "leave out ?lora="),
         (["--judge", JUDGE, "-o", str(tmp_path / "probe.bin")], "ending in .gguf"),
         (["--judge", JUDGE, "-o", str(tmp_path / "absent" / "probe.gguf")], "in a folder that exists"),
     ):

@@ -70,13 +70,21 @@ _REQUEST_ID = re.compile(r",? request req_\w+")
 
 def print_metrics(columns: Mapping[str, Mapping[str, str]]) -> None:
     """Print a table with a metric per row and a column per name; several tables if they are too wide for one."""
-    names = list(columns)
     metrics = list(dict.fromkeys(metric for column in columns.values() for metric in column))
     first = max(map(len, metrics), default=0)
-    beside = max(1, (out.width - first - _PADDING) // (_METRIC_WIDTH + _PADDING))
-    for start in range(0, len(names), beside):
-        shown = names[start : start + beside]
-        table = Table("", header_style="bold")
+    tables: list[list[str]] = [[]]
+    left = out.width - first - _EDGES
+    for name, column in columns.items():
+        needed = max(len(name), *map(len, column.values())) + _BETWEEN
+        if tables[-1] and needed > left:
+            tables.append([])
+            left = out.width - first - _EDGES
+        tables[-1].append(name)
+        left -= needed
+    for place, shown in enumerate(tables):
+        if place:
+            out.print()
+        table = Table("", header_style="bold", show_edge=False)
         for name in shown:
             table.add_column(escape(name), justify="right", overflow="fold")
         for metric in metrics:
@@ -84,8 +92,8 @@ def print_metrics(columns: Mapping[str, Mapping[str, str]]) -> None:
         out.print(table)
 
 
-_METRIC_WIDTH = len("0.71 [0.62, 0.79]")
-_PADDING = 4
+_BETWEEN, _EDGES = 3, 2
+"""Characters between two columns of a table, and at both of its edges."""
 
 
 def file_name(file: Path) -> str:

@@ -33,7 +33,6 @@ from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, loca
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
 from judge_server.errors import EngineStartError, EngineUnavailable
-from judge_server.models.probes import asks_of
 from judge_server.ports import (
     AnswerForm,
     Batch,
@@ -265,11 +264,6 @@ class LlamaCppEngine:
                 "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
             )
         weights = await asyncio.to_thread(self._locate)
-        asks = await asyncio.to_thread(asks_of, weights.path)
-        if asks and self.lora is not None:
-            raise EngineStartError(
-                f"{weights.path} is a probe, which was fitted to its judge without an adapter; leave out ?lora="
-            )
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
         identity = EngineIdentity(
@@ -291,7 +285,7 @@ class LlamaCppEngine:
             capabilities=Capabilities(
                 logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=False
             ),
-            asks=asks,
+            asks=weights.asks,
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:

@@ -16,6 +16,7 @@ from judge_server.engines.openai.http import EndpointError, OpenAIHttp
 from judge_server.engines.systemone.engine import DecisionClient, Limits
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.models import ModelError, check_installed, model_path, models_dir, parse_model_reference
+from judge_server.models.probes import asks_of
 
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
@@ -182,12 +183,14 @@ class LlamaCppProcess:
 class Weights(NamedTuple):
     """A checked model file, with the name to report and the SHA-256 of its bytes, in hex.
 
-    With an adapter, name and SHA-256 are those of both.
+    With an adapter, name and SHA-256 are those of both. `asks` is the digest of the only question that a probe's file
+    answers; '' for any other model.
     """
 
     name: str
     path: Path
     sha256: str
+    asks: str = ""
 
 
 def locate_weights(reference: str) -> Weights:
@@ -203,7 +206,7 @@ def locate_weights(reference: str) -> Weights:
             raise EngineStartError(
                 f"The model {reference} is not on this machine. Fetch it: adjudge models pull {reference}"
             )
-        return Weights(target.name, path, check_installed(target, path))
+        return Weights(target.name, path, check_installed(target, path), asks_of(path))
     except ModelError as error:
         raise EngineStartError(str(error)) from error
 
@@ -212,8 +215,13 @@ def with_adapter(weights: Weights, lora: Path) -> Weights:
     """Check an adapter's file, and return the weights with its name and bytes in their name and SHA-256.
 
     Raises:
-        EngineStartError: the file is missing or not GGUF; llama.cpp checks the rest when it loads it.
+        EngineStartError: the file is missing or not GGUF, or the weights are a probe's; llama.cpp checks the rest when
+            it loads it.
     """
+    if weights.asks:
+        raise EngineStartError(
+            f"{weights.path} is a probe, which was fitted to its judge without an adapter; leave out ?lora="
+        )
     try:
         adapter = check_installed(lora, lora)
     except ModelError as error:

@@ -173,6 +173,8 @@ def llamacpp_engine(settings: Settings) -> LlamaCppEngine:
         raise ValueError(
             f"{settings.engine_url}: a probe is fitted to a llama.cpp judge; give --judge llamacpp://MODEL"
         )
+    if engine.lora is not None:
+        raise ValueError(f"{settings.engine_url}: a probe is fitted to the states of a whole model; leave out ?lora=")
     return engine
 
 
