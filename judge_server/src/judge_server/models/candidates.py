@@ -180,7 +180,7 @@ def why_not_on_hub(candidate: Candidate) -> str:
     try:
         look_up(candidate.file)
     except SourceFailed as error:
-        return f"not on the hub: {error}"
+        return f"hub: {error}"
     return ""
 
 

@@ -46,7 +46,7 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.html import format_estimate
     from judge_server.evaluation.judging import Judgement
     from judge_server.evaluation.labelled import MET_FROM, LabelledResponse
-    from judge_server.evaluation.metrics import Estimate, Floats, none_if_nan
+    from judge_server.evaluation.metrics import Bools, Estimate, Floats, none_if_nan
     from judge_server.evaluation.report import Measured, measured_verdicts
     from judge_server.models.probes import LayeredModel, read_about
     from judge_server.ports import Batch, Reply, TokenChoice
@@ -112,49 +112,41 @@ def fit(
     accepted = [one for one in judgements if one.fingerprint]
     if not accepted:
         raise ValueError(f"no example was judged: {judgements[0].problem}")
-    with TemporaryDirectory(prefix="adjudge-", dir=output.absolute().parent) as folder, show_progress() as progress:
-        task = progress.add_task("planning", total=None)
-        lower = Path(folder, "states.gguf")
-        model.write_states(lower, layers)
-        question, asked = asyncio.run(plan_calls(settings, accepted, chosen))
-        progress.update(task, description="reading states", total=len(asked))
-        states = asyncio.run(read_states(lower, [one.prompt for one in asked], lambda: progress.advance(task)))
-    words = [one.words for one in asked]
-    names = [one.row for one in words]
-    labels = np.array([one.label >= MET_FROM for one in words], dtype=bool)
-    found = cross_validate_probe(names, states, labels)
-    descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
-    calibrated = cross_validate(words, descriptions, method=best_method(len(words)))
-    compared = before_and_after(calibrated._replace(raw=calibrated.calibrated, calibrated=found))
-    figures = {"words": before_and_after(calibrated)["raw"], "calibrated words": compared["raw"]}
-    figures["probe"] = compared["calibrated"]
-    show_figures(f"{weights.name}, after layer {layers}", names, figures, compared["difference"])
-    if not compared["difference"]["brier"].value < 0:
-        exit_with_error("the probe's Brier score is no better than that of calibrated words; not written")
-    probe = fit_probe(states, labels)
-    about = {
-        "asks": question.wording,
-        "judge": weights.name,
-        "weights": weights.sha256,
-        "layer": layers,
-        "template": chosen.get("template"),
-        "labels": len(words),
-        "rows": len(set(names)),
-        "fitted_on": digest_of(words),
-        "fitted_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
-        "measured": {name: figures_json(of) for name, of in figures.items()},
-    }
-    model.write_probe(output, layers, probe.direction, probe.mean, question.answers, about)
-    checked = asked[:CHECKED_PROMPTS]
-    difference = asyncio.run(
-        largest_difference(str(output.absolute()), checked, probe.probabilities(states[: len(checked)]))
-    )
-    if difference > LARGEST_DIFFERENCE:
-        output.unlink()
-        exit_with_error(
-            f"the written model's probabilities differ by up to {difference:.2f} from the fitted ones, so this "
-            "architecture cannot answer by a probe; nothing was kept"
-        )
+    with TemporaryDirectory(prefix="adjudge-", dir=output.absolute().parent) as folder:
+        lower, written = Path(folder, "states.gguf"), Path(folder, "probe.gguf")
+        with show_progress() as progress:
+            task = progress.add_task("planning", total=None)
+            model.write_states(lower, layers)
+            question, asked = asyncio.run(plan_calls(settings, accepted, chosen))
+            progress.update(task, description="reading states", total=len(asked))
+            states = asyncio.run(read_states(lower, [one.prompt for one in asked], lambda: progress.advance(task)))
+        words = [one.words for one in asked]
+        figures, difference = measure(words, states, responses)
+        show_figures(f"{weights.name}, after layer {layers}", words, figures, difference)
+        if not difference["brier"].value < 0:
+            exit_with_error("the probe's Brier score is no better than that of calibrated words; not written")
+        about = {
+            "asks": question.wording,
+            "judge": weights.name,
+            "weights": weights.sha256,
+            "layer": layers,
+            "template": chosen.get("template"),
+            "labels": len(words),
+            "rows": len({one.row for one in words}),
+            "fitted_on": digest_of(words),
+            "fitted_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
+            "measured": {name: figures_json(of) for name, of in figures.items()},
+        }
+        probe = fit_probe(states, labels_of(words))
+        model.write_probe(written, layers, probe.direction, probe.mean, question.answers, about)
+        checked = asked[:CHECKED_PROMPTS]
+        expected = probe.probabilities(states[: len(checked)])
+        if (distance := asyncio.run(largest_difference(written, checked, expected))) > LARGEST_DIFFERENCE:
+            exit_with_error(
+                f"the written model's probabilities differ by up to {distance:.2f} from the fitted ones, so this "
+                "architecture cannot answer by a probe; nothing was kept"
+            )
+        written.replace(output)
     out.print(f"wrote {escape(str(output))}; to judge with it: --judge llamacpp://{output.absolute()}", soft_wrap=True)
 
 
@@ -219,9 +211,9 @@ async def read_states(model: Path, prompts: Sequence[list[int]], advance: Callab
     return np.stack(states)
 
 
-async def largest_difference(file: str, asked: Sequence[Asked], expected: Floats) -> float:
+async def largest_difference(file: Path, asked: Sequence[Asked], expected: Floats) -> float:
     """Return how far a written probe's probabilities are from the expected ones."""
-    engine = LlamaCppEngine(file, context_tokens=max(len(one.prompt) for one in asked) + 1)
+    engine = LlamaCppEngine(str(file), context_tokens=max(len(one.prompt) for one in asked) + 1)
     await engine.start()
     try:
         replies = [reply for one in asked async for _, reply in engine.answer(one.batch)]
@@ -232,9 +224,30 @@ async def largest_difference(file: str, asked: Sequence[Asked], expected: Floats
     return float(max(np.abs(np.array(found) - np.column_stack([expected, 1 - expected])).ravel()))
 
 
+def labels_of(words: Sequence[Measured]) -> Bools:
+    """Whether each criterion is met; shape (n,)."""
+    return np.array([one.label >= MET_FROM for one in words], dtype=bool)
+
+
+def measure(
+    words: Sequence[Measured], states: Floats, responses: Sequence[LabelledResponse]
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, Estimate]]:
+    """Measure the judge's words, calibrated words and a probe, each by what was fitted without the row.
+
+    Returns:
+        the figures by name, and those of the probe minus those of calibrated words.
+    """
+    descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
+    calibrated = cross_validate(words, descriptions, method=best_method(len(words)))
+    found = cross_validate_probe([one.row for one in words], states, labels_of(words))
+    both = before_and_after(calibrated._replace(raw=calibrated.calibrated, calibrated=found))
+    plain = before_and_after(calibrated)["raw"]
+    return {"words": plain, "calibrated words": both["raw"], "probe": both["calibrated"]}, both["difference"]
+
+
 def show_figures(
     judge: str,
-    rows: Sequence[str],
+    words: Sequence[Measured],
     figures: Mapping[str, Mapping[str, Estimate]],
     difference: Mapping[str, Estimate],
 ) -> None:
@@ -242,7 +255,8 @@ def show_figures(
     moved = difference["balanced_accuracy"]
     how = "better than" if moved.low > 0 else "worse than" if moved.high < 0 else "as well as, for all that is shown,"
     out.print(f"[bold]The probe decides {how} calibrated words: {format_estimate(moved)} in balanced accuracy.[/]")
-    out.print(f"{escape(judge)}; {len(rows):,} labels of {len(set(rows)):,} rows, each judged by fits without its row")
+    rows = len({one.row for one in words})
+    out.print(f"{escape(judge)}; {len(words):,} labels of {rows:,} rows, each judged by fits without its row")
     print_metrics(
         {name: {f.replace("_", " "): format_estimate(of[f]) for f in FIGURES} for name, of in figures.items()}
     )
