@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adjudge_services.cli.operating.doctor import diagnose
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.states import HiddenStates
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.errors import EngineUnavailable, InvalidRequest
+from judge_server.errors import EngineStartError, EngineUnavailable, InvalidRequest
 from judge_server.evaluation.fitting.probes import normalised
-from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.generation.writer import Writer
 from judge_server.judging.questions import JudgingConfig
 from judge_server.models import ModelError, NotAModel, fetch
 from judge_server.models.probes import PROBE_KEY, LayeredModel, read_about
@@ -99,13 +100,19 @@ async def test_a_probe_answers_only_the_question_that_it_was_fitted_to() -> None
             judge.prepared(other)
 
 
-async def test_a_probe_of_another_question_is_another_judge_and_other_judges_keep_their_fingerprints() -> None:
-    identity = await ScriptedEngine().start()
-    config = JudgingConfig("binary")
-    plain, one, two = [
-        judge_fingerprint(replace(identity, asks=asks), ("t",), config) for asks in ("", "sha256:a", "sha256:b")
-    ]
-    assert len({plain, one, two}) == 3
+async def test_a_probe_writes_no_rubrics() -> None:
+    engine = ProbeEngine()
+    engine.asks = "sha256:question"
+    with pytest.raises(EngineStartError, match="writes nothing"):
+        Writer(engine, await engine.start())
+
+
+async def test_the_doctor_asks_a_probe_nothing_that_it_cannot_answer() -> None:
+    engine = ProbeEngine(lambda batch, call: CallFailure("engine", "asked"))
+    engine.asks = "sha256:question"
+    found = await diagnose(engine, "mine", has_key=False, min_choice_mass=0.5)
+    assert found.can_judge
+    assert "is a probe" in found.summary
 
 
 @pytest.fixture(scope="module")

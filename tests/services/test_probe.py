@@ -88,6 +88,7 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_judged(labelled: st
         (["--judge", f"{JUDGE}&lora=/a.gguf", "-o", file], "leave out ?lora="),
         (["--judge", JUDGE, "-o", str(tmp_path / "probe.bin")], "ending in .gguf"),
         (["--judge", JUDGE, "-o", str(tmp_path / "absent" / "probe.gguf")], "in a folder that exists"),
+        (["--judge", JUDGE, "-o", str(fetch(MODEL))], "exists and is no probe"),
     ):
         refused = adjudge("probe", "fit", labelled, *arguments)
         assert refused.exit_code != 0
@@ -97,6 +98,9 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_judged(labelled: st
 def test_too_few_labels_and_layers_that_the_model_lacks_are_refused(labelled: str, tmp_path: Path) -> None:
     fetch(MODEL)
     file = tmp_path / "probe.gguf"
+    rows = [row(name, place) | {"id": "same"} for place, name in enumerate(6 * ANIMALS)]
+    alike = adjudge("probe", "fit", written(tmp_path / "alike.jsonl", *rows), "--judge", JUDGE, "-o", str(file))
+    assert "one row" in failure_of(alike)
     few = adjudge("probe", "fit", labelled, "--judge", JUDGE, "-o", str(file), "--limit", "6")
     assert "12 labels" in failure_of(few)
     high = adjudge("probe", "fit", labelled, "--judge", JUDGE, "-o", str(file), "--layer", "31")

@@ -2,12 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import Annotated, Any, Self
 from urllib.parse import SplitResult, parse_qsl
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from judge_server.ports import CallFailure, Reply
+
+
+def _in_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{error}; write the whole path") from None
+
+
+LoraPath = Annotated[Path, AfterValidator(_in_home)]
+"""The path of a LoRA adapter in an engine URL, in which `~` is the home folder."""
 
 
 class UrlOptions(BaseModel):

@@ -6,6 +6,7 @@ advantage is the reward's distance from its group's mean in standard deviations 
 The responses are read back from the ledger.
 """
 
+import hashlib
 import json
 import math
 from collections import defaultdict
@@ -200,13 +201,13 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
 
 
 def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:
-    """Return the responses of a run, labelled by the verdicts of the judge that judged it.
+    """Return the responses of a run, labelled by the verdicts of the judge that judged it; a row is a prompt.
 
     Raises:
         DatasetError: no verdict of the judge is known.
     """
     found = [
-        replace(response, labels=scores)
+        replace(response, row=_digest(response.prompt), labels=scores)
         for group in groups
         for response, scores in zip(group.responses, group.by_judge, strict=True)
         if scores
@@ -245,6 +246,11 @@ def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse
     if not found:
         raise DatasetError(f"{file} has no labels")
     return found
+
+
+def _digest(prompt: Any) -> str:
+    """Name a prompt, which a run has in every epoch, so that its responses are never on both sides of a split."""
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()
 
 
 class JudgeComparison(NamedTuple):

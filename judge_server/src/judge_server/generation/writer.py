@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from judge_server.errors import EngineStartError
 from judge_server.judging.items import MAX_JSON_TEXT_CHARACTERS, excerpt
 from judge_server.judging.replies import read_label_choice
 from judge_server.judging.tolerant_json import ParsedValue, find_values
@@ -212,9 +213,14 @@ class Writer:
     """Sends writing tasks to one engine, at most as many calls at a time as it takes batches.
 
     The engine must have been started, and `identity` is the identity it returned. `usage` counts calls and tokens.
+
+    Raises:
+        EngineStartError: the engine is a probe, which writes nothing.
     """
 
     def __init__(self, engine: Engine, identity: EngineIdentity, *, retry_delay_s: float = RETRY_DELAY_S) -> None:
+        if identity.asks:
+            raise EngineStartError(f"{identity.model} is a probe: it answers one question and writes nothing")
         self.identity = identity
         self.usage = WriterUsage()
         self._engine = engine

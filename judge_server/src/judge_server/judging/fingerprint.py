@@ -26,10 +26,9 @@ def judge_fingerprint(
     """
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
+    del parts["asks"]  # the digest of the weights tells a probe from its judge
     if not identity.capabilities.typed_questions:  # added later: every other judge keeps its fingerprint
         del parts["capabilities"]["typed_questions"]
-    if not identity.asks:
-        del parts["asks"]
     if not identity.capabilities.images:
         del parts["capabilities"]["images"]
     asked = config.recorded()

@@ -204,4 +204,4 @@ def _text(file: BinaryIO) -> str:
     (size,) = _unpack(file, "<Q")
     if size > _LONGEST_TEXT:
         raise ValueError("a text is too long")
-    return file.read(size).decode()
+    return file.read(size).decode(errors="replace")

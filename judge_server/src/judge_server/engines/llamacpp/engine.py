@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import SplitResult
 
 import httpx2
-from pydantic import AfterValidator, PositiveInt
+from pydantic import PositiveInt
 
-from judge_server.engines.common import UrlOptions, split_at_marks
+from judge_server.engines.common import LoraPath, UrlOptions, split_at_marks
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights, with_adapter
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
@@ -211,7 +211,7 @@ class LlamaCppOptions(UrlOptions):
 
     context: PositiveInt = 8192
     threads: PositiveInt | None = None
-    lora: Annotated[Path, AfterValidator(Path.expanduser)] | None = None
+    lora: LoraPath | None = None
 
 
 class LlamaCppEngine:

@@ -207,7 +207,10 @@ class VllmEngine:
         """Find the model, load it and warm it up. This takes half a minute or more, depending on the model's size."""
         model = await asyncio.to_thread(locate, self._model, self._settings.revision)
         tokens = await asyncio.to_thread(VllmTokenizer.load, model.path)
+        asks = await asyncio.to_thread(question_of, model.path)
         if self._settings.lora is not None:
+            if asks:
+                raise EngineStartError(f"{model.name} is a probe, fitted without an adapter; leave out ?lora=")
             lora_rank(self._settings.lora)  # raise before anything is loaded
         hashing = asyncio.create_task(asyncio.to_thread(digest, model.path, self._settings.lora))
         llm, version = await asyncio.to_thread(load, model, self._settings)
@@ -229,7 +232,7 @@ class VllmEngine:
             capabilities=Capabilities(
                 logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=True, prefix_in_flight=True
             ),
-            asks=await asyncio.to_thread(question_of, model.path),
+            asks=asks,
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:

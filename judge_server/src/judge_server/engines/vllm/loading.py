@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt, model_validator
+from pydantic import Field, JsonValue, PositiveInt, model_validator
 
-from judge_server.engines.common import UrlOptions
+from judge_server.engines.common import LoraPath, UrlOptions
 from judge_server.errors import EngineStartError
 from judge_server.models import file_sha256
 
@@ -184,7 +184,7 @@ class VllmSettings(UrlOptions):
     kv_cache_dtype: str | None = None
     max_num_seqs: PositiveInt | None = None
     data_parallel: PositiveInt = 1
-    lora: Annotated[Path, AfterValidator(Path.expanduser)] | None = None
+    lora: LoraPath | None = None
     arguments: Annotated[Mapping[str, str], Field(alias=f"{ARGUMENT_PREFIX}NAME")] = {}
 
     @model_validator(mode="before")

@@ -108,8 +108,15 @@ async def calls_about(
     }
 
 
-def require_labels(labels: Bools) -> None:
-    """Raise `NotEnoughLabelsError` unless there are labels enough of both kinds for a probe."""
+def require_labels(rows: Sequence[str], labels: Bools) -> None:
+    """Check, before anything is judged, that a probe can be fitted to labels of these rows, and measured.
+
+    Raises:
+        NotEnoughLabelsError: there are fewer than `FEWEST_LABELS_OF_A_PROBE` labels, or all are alike or of one row.
+        MissingExtraError: scikit-learn is not installed.
+    """
+    import_extra("sklearn.linear_model")
+    deal_rows(rows)
     met = int(labels.sum())
     if len(labels) < FEWEST_LABELS_OF_A_PROBE or min(met, len(labels) - met) < 2:
         raise NotEnoughLabelsError(
@@ -125,7 +132,7 @@ def cross_validate_probe(rows: Sequence[str], states: Floats, labels: Bools) -> 
         NotEnoughLabelsError: there are fewer than `FEWEST_LABELS_OF_A_PROBE` labels, they are of one row, or without
             some of the rows all are the same.
     """
-    require_labels(labels)
+    require_labels(rows, labels)
     folds, p = deal_rows(rows), np.zeros(len(labels))
     for fold in np.unique(folds):
         others = folds != fold

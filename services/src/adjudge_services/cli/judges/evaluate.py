@@ -161,6 +161,8 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
     if kind in ("run", "verdicts"):
         if named:
             raise DatasetError("a run has no columns; leave out --column")
+        if kind == "verdicts" and labels is not None:
+            raise DatasetError("verdicts:NAME has the judge's verdicts as labels; leave out --labels, or take run:NAME")
         if kind == "verdicts":
             labelled_by = f"the judge of the run {run!r}"
             examples = list[Example](labelled_by_judge(asyncio.run(read_run(run, PROJECT_ID, None))))

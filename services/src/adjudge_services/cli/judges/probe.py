@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
@@ -54,7 +53,7 @@ if not OPTIONS_ONLY:
     from trainer_client.wire import JudgingOptions
 
 LARGEST_DIFFERENCE = 0.15
-"""How far a written probe's probabilities may be from the fitted ones: rounding moves them by 0.02, seldom by 0.1."""
+"""How far a written probe's probabilities may be from the fitted ones; rounding moves them by less than 0.1."""
 
 CHECKED_PROMPTS = 8
 
@@ -94,13 +93,13 @@ def fit(
     row by probes that were fitted without that row, beside the judge's words, calibrated on the same labels. A probe
     whose Brier score is no better than theirs is not written.
     """
-    if output.suffix != ".gguf" or not output.absolute().parent.is_dir():
-        raise ValueError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
+    check_output(output)
     judge, dataset = judge_and_dataset(judge, data)
     settings = own_engine(judge)
     chosen = judging_options(options)
     _, responses = read_responses(dataset, rows, fitting=True)
-    require_labels(np.array([label >= MET_FROM for one in responses for label in one.labels.values()], dtype=bool))
+    labels = [(one.row, label >= MET_FROM) for one in responses for label in one.labels.values()]
+    require_labels([row for row, _ in labels], np.array([met for _, met in labels], dtype=bool))
     with show_progress() as progress:
         progress.add_task("reading the judge's file", total=None)
         weights = locate_weights(llamacpp_engine(settings).model)
@@ -134,7 +133,6 @@ def fit(
             "labels": len(words),
             "rows": len({one.row for one in words}),
             "fitted_on": digest_of(words),
-            "fitted_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
             "measured": {name: figures_json(of) for name, of in figures.items()},
         }
         probe = fit_probe(states, labels_of(words))
@@ -158,6 +156,14 @@ def show(file: Annotated[Path, typer.Argument(help="A model file.", exists=True,
     print_json(about)
 
 
+def check_output(output: Path) -> None:
+    """Raise `ValueError` unless a probe can be written to a file without harm to another model."""
+    if output.suffix != ".gguf" or not output.absolute().parent.is_dir():
+        raise ValueError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
+    if output.exists() and (not output.is_file() or read_about(output) is None):
+        raise ValueError(f"--output {output} exists and is no probe; name another file")
+
+
 def llamacpp_engine(settings: Settings) -> LlamaCppEngine:
     """The engine of the settings, not started. Raises `ValueError` if it is not llama.cpp."""
     engine = build_engine(settings)
@@ -178,6 +184,8 @@ async def plan_calls(
     judge = build_judge(LocalExecutor(engine), settings.model_copy(update={"cache_url": "memory://"}))
     await judge.start()
     try:
+        if judge.identity.capabilities.typed_questions:
+            raise ValueError(f"{judge.identity.model} is a decision model, which has no prompts to read states after")
         for one in judged:
             assert isinstance(one.example, LabelledResponse)
             calls = await calls_about(judge, one.example, options)

@@ -145,6 +145,8 @@ async def diagnose(engine: Engine, name: str, *, has_key: bool, min_choice_mass:
         endpoint = engine.endpoint if isinstance(engine, OpenAIEngine) else None
         findings = _endpoint_findings(endpoint, has_key=has_key) if endpoint is not None else []
         findings += _identity_findings(identity, endpoint)
+        if identity.asks:  # it knows no other question, so an easy one would tell nothing
+            return Diagnosis(True, f"{name} is a probe: it answers the question that it was fitted to", tuple(findings))
         began = time.monotonic()
         verdict = await ask_easily(engine, min_choice_mass=min_choice_mass)
         taken = time.monotonic() - began
@@ -418,6 +420,8 @@ async def _judge(settings: Settings) -> str:
     engine = build_engine(settings)
     try:
         identity = await engine.start()
+        if identity.asks:
+            return f"{identity.model}: a probe, which answers the question that it was fitted to"
         verdict = await ask_easily(engine, min_choice_mass=settings.min_choice_mass)
         if not isinstance(verdict, JudgeResult):
             raise RuntimeError(f"the model gave no verdict: {verdict.detail}")

@@ -183,7 +183,7 @@ class Wanted(NamedTuple):
 def own_engine(judge: str | None) -> Settings:
     """Return the settings of the engine to plan with, which runs in this process."""
     if judge is not None and ("://" not in judge or judge.startswith("{")):
-        raise ValueError(f"--judge {judge}: a plan needs the engine's tokenizer here; give one engine URL")
+        raise ValueError(f"--judge {judge}: this command runs the engine here; give one engine URL")
     return Settings() if judge is None else with_engine(judge, Settings())
 
 
