@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from judge_server.api.console.labels import RunLabels
 from judge_server.ledger.rows import decode_cursor, encode_cursor
 from rubric_store.ledger.rows import VerdictKey
 from tests.judge_server.auth.keyed import KeyedService
@@ -163,6 +164,7 @@ async def test_the_labels_of_a_run_are_a_data_set_and_show_where_the_judge_diffe
     shown = await page(recorded, "labels", run="r")
     assert shown.count("people: met") == differing
     assert "adjudge calibrate run:r --judge default" in shown
+    assert "adjudge probe fit" not in shown
     assert "without a key" in shown
     file = await recorded.get(links(shown, r"labels\.jsonl")[0])
     assert [json.loads(line) for line in file.text.splitlines()] == lines
@@ -271,3 +273,9 @@ async def test_labels_of_another_project_cannot_be_seen_or_changed(keyed: KeyedS
         assert (await http.get("/console/labels.jsonl?run=r")).text == ""
         assert (await http.get("/console/labels/queue?run=r")).status_code == 404
         assert "?run=r" not in await page(http, "labels")
+
+
+@pytest.mark.parametrize(("labelled", "offered"), [(15, False), (16, True)])
+def test_a_probe_is_offered_from_sixteen_labels_on(labelled: int, offered: bool) -> None:
+    shown = RunLabels("a run", labelled, ("ada",), (), (), (), 0, None)
+    assert ("adjudge probe fit 'run:a run' --judge" in shown.commands) == offered

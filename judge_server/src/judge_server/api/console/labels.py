@@ -242,9 +242,14 @@ class RunLabels(NamedTuple):
 
     @property
     def commands(self) -> str:
-        """Commands that measure and calibrate the default judge on the labels."""
+        """Commands that measure and calibrate the default judge on the labels, and that learn a probe from enough."""
+        from judge_server.evaluation.fitting.probes import FEWEST_LABELS_OF_A_PROBE  # takes long to import
+
         name = shlex.quote(f"run:{self.run}")
-        return f"adjudge evaluate {name} --judge default\nadjudge calibrate {name} --judge default --name NAME"
+        found = [f"adjudge evaluate {name} --judge default", f"adjudge calibrate {name} --judge default --name NAME"]
+        if self.labelled >= FEWEST_LABELS_OF_A_PROBE:
+            found.append(f"adjudge probe fit {name} --judge llamacpp://MODEL --output NAME.gguf")
+        return "\n".join(found)
 
     @property
     def download_href(self) -> str:
