@@ -170,7 +170,7 @@ def _methods(
     log_slope, intercept = shrunk_platt(1 / (1 + np.exp(-odds[given])), labels[given])[0]
     calibrated = 1 / (1 + np.exp(-np.exp(log_slope) * odds[rest] - intercept))
     yield "words", VerdictArrays(labels[rest], calibrated >= 0.5, calibrated)
-    p = fit_probe(states[given], labels[given]).probabilities(states[rest])
+    p = fit_probe([samples[one].item.row for one in given], states[given], labels[given]).probabilities(states[rest])
     yield "probe", VerdictArrays(labels[rest], p >= 0.5, p)
 
 

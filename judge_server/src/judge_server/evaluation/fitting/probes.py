@@ -8,12 +8,17 @@ Fitting needs scikit-learn, of the extra `evaluate`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from judge_server.evaluation.fitting.calibrations import NotEnoughLabelsError, deal_rows, import_extra
+from judge_server.evaluation.fitting.calibrations import (
+    NotEnoughLabelsError,
+    deal_rows,
+    import_extra,
+    shrunk_platt,
+)
 from judge_server.evaluation.judging import JudgeChoice, request_for
 from judge_server.evaluation.labelled import LabelledResponse
 from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
@@ -31,6 +36,9 @@ PENALTY = 30.0
 """scikit-learn's C, on states whose mean squared length is 1. Chosen on the half `fit` of six tasks."""
 
 PLANNING_S = 60.0
+
+_CLIP = 1e-3
+"""Probabilities nearer to 0 or 1 are scaled as these."""
 
 _LEAST_DEVIATION = 0.3
 """Of the median deviation of a dimension: added to each, so that a dimension that hardly varies does not decide."""
@@ -59,28 +67,52 @@ def normalised(states: Floats) -> Floats:
     return found
 
 
-def fit_probe(states: Floats, labels: Bools) -> Probe:
-    """Fit a probe.
+def fit_probe(rows: Sequence[str], states: Floats, labels: Bools) -> Probe:
+    """Fit a probe, as sure of itself as it is right on rows that it has not seen.
 
-    The intercept becomes part of the direction, along the mean state: all states at the same place of a prompt have
-    nearly the same product with it.
+    A direction fitted to few labels separates them too well. It is therefore multiplied by the slope of Platt scaling
+    of what directions say about rows that they were fitted without. The intercept becomes part of the probe's
+    direction, along the mean state: all states at the same place of a prompt have nearly the same product with it.
 
     Args:
+        rows: the row of each label.
         states: normalised states; shape (n, hidden).
         labels: whether each criterion is met, both kinds; shape (n,).
     """
+    direction, intercept, mean = _fit(states, labels)
+    unseen = np.full(len(labels), np.nan)
+    if len(set(rows)) > 1:
+        for others, fold in _folds(rows):
+            if len(set(labels[others].tolist())) == 2:
+                theirs, _, center = _fit(states[others], labels[others])
+                unseen[fold] = (states[fold] - center) @ theirs
+    known = ~np.isnan(unseen)
+    if len(set(labels[known].tolist())) == 2:
+        p = np.clip(1 / (1 + np.exp(-unseen[known])), _CLIP, 1 - _CLIP)
+        direction = np.exp(shrunk_platt(p, labels[known])[0][0]) * direction
+    return Probe(direction + (intercept - mean @ direction) * mean / (mean @ mean), mean)
+
+
+def _folds(rows: Sequence[str]) -> Iterator[tuple[Bools, Bools]]:
+    """Yield which labels are outside and inside of each part of the rows."""
+    parts = deal_rows(rows)
+    for part in np.unique(parts):
+        yield parts != part, parts == part
+
+
+def _fit(states: Floats, labels: Bools) -> tuple[Floats, float, Floats]:
+    """Fit a direction w, an intercept b and the mean m: the log-odds of a state x are w (x - m) + b."""
     mean, deviation = states.mean(axis=0), states.std(axis=0)
     deviation = deviation + _LEAST_DEVIATION * np.median(deviation)
-    seen = (states - mean) / np.where(deviation == 0, 1.0, deviation)
+    deviation = np.where(deviation == 0, 1.0, deviation)
+    seen = (states - mean) / deviation
     length = np.sqrt((seen**2).sum(axis=1).mean()) or 1.0
     # With fewer labels than dimensions, a direction across all states would only cost its penalty.
     left, singular, right = np.linalg.svd(seen / length, full_matrices=False)
     kept = singular > 1e-9 * singular[0]
     model = import_extra("sklearn.linear_model").LogisticRegression(C=PENALTY, max_iter=3000)
     model.fit(left[:, kept] * singular[kept], labels)
-    direction = (right[kept].T @ model.coef_[0]) / length / np.where(deviation == 0, 1.0, deviation)
-    intercept = model.intercept_[0] - mean @ direction
-    return Probe(direction + intercept * mean / (mean @ mean), mean)
+    return (right[kept].T @ model.coef_[0]) / length / deviation, float(model.intercept_[0]), mean
 
 
 async def calls_about(
@@ -133,10 +165,10 @@ def cross_validate_probe(rows: Sequence[str], states: Floats, labels: Bools) -> 
             some of the rows all are the same.
     """
     require_labels(rows, labels)
-    folds, p = deal_rows(rows), np.zeros(len(labels))
-    for fold in np.unique(folds):
-        others = folds != fold
+    p = np.zeros(len(labels))
+    for others, fold in _folds(rows):
         if len(set(labels[others].tolist())) < 2:
             raise NotEnoughLabelsError("nearly all met or unmet labels are of the same rows; label more rows")
-        p[~others] = fit_probe(states[others], labels[others]).probabilities(states[~others])
+        kept = [row for row, other in zip(rows, others, strict=True) if other]
+        p[fold] = fit_probe(kept, states[others], labels[others]).probabilities(states[fold])
     return VerdictArrays(labels, p >= SATISFIED_THRESHOLD, p)

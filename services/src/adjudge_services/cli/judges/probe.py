@@ -135,7 +135,7 @@ def fit(
             "fitted_on": digest_of(words),
             "measured": {name: figures_json(of) for name, of in figures.items()},
         }
-        probe = fit_probe(states, labels_of(words))
+        probe = fit_probe([one.row for one in words], states, labels_of(words))
         model.write_probe(written, layers, probe.direction, probe.mean, question.answers, about)
         checked = asked[:CHECKED_PROMPTS]
         expected = probe.probabilities(states[: len(checked)])
