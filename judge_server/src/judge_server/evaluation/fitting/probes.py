@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from judge_server.evaluation.capacity import PLANNING_S
 from judge_server.evaluation.fitting.calibrations import (
     NotEnoughLabelsError,
     deal_rows,
@@ -34,8 +35,6 @@ FEWEST_LABELS_OF_A_PROBE = 16
 
 PENALTY = 30.0
 """scikit-learn's C, on states whose mean squared length is 1. Chosen on the half `fit` of six tasks."""
-
-PLANNING_S = 60.0
 
 _CLIP = 1e-3
 """Probabilities nearer to 0 or 1 are scaled as these."""
