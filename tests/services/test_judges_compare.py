@@ -144,6 +144,15 @@ def test_the_verdicts_of_a_runs_judge_are_labels() -> None:
     assert other["agreement"][0]["figures"]["accuracy"]["value"] < 0.9
 
 
+@pytest.mark.parametrize("name", ["run", "verdicts"])
+def test_a_file_may_be_called_like_a_source_of_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"id": "q", "prompt": "?", "responses": ["r"], "rubric": RUBRIC, "labels": [{"a": True, "b": False}]}
+    Path(name).write_text(json.dumps(row) + "\n")
+    found = json.loads(adjudge("evaluate", "scripted://yes", name, "--json", exit_code=0).stdout)
+    assert found["agreement"][0]["n"] == 2
+
+
 @pytest.mark.usefixtures("judged")
 def test_an_unknown_run_is_reported() -> None:
     assert "the ledger has nothing of run 'none'" in failure_of(

@@ -157,8 +157,8 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
     """
     half, labels = (rows.half, rows.labels) if isinstance(rows, MeasuredRows) else ("all", None)
     named = parse_columns(rows.column, LABELLED_FIELDS)
-    kind, _, run = dataset.partition(":")
-    if kind in ("run", "verdicts"):
+    kind, colon, run = dataset.partition(":")
+    if colon and kind in ("run", "verdicts"):
         if named:
             raise DatasetError("a run has no columns; leave out --column")
         if kind == "verdicts" and labels is not None:
