@@ -5,16 +5,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.states import HiddenStates
 from judge_server.evaluation.metrics import Floats
 from judge_server.models import fetch
 from judge_server.models.probes import LayeredModel
-from judge_server.ports import Batch
-from tests.judge_server.engines import NO, YES
+from judge_server.ports import Batch, Engine, Reply
+from tests.judge_server.engines import NO, YES, answers
 
 ABOUT = {"asks": "sha256:question", "labels": 16}
+
+
+async def check_answers(engine: Engine, batches: Sequence[Batch], odds: Floats, *, apart: float) -> list[Reply]:
+    """Start an engine with a written probe, and check its log-odds of each call; return the replies. Closes it."""
+    identity = await engine.start()
+    try:
+        assert identity.asks == ABOUT["asks"]
+        outcomes = [outcome for batch in batches for outcome in await answers(engine, batch)]
+    finally:
+        await engine.close()
+    replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+    assert len(replies) == len(outcomes)
+    for reply, expected in zip(replies, odds, strict=True):
+        assert reply.masses is not None
+        assert sum(reply.masses) == pytest.approx(1.0, abs=1e-3)
+        assert np.log(reply.masses[0] / reply.masses[1]) == pytest.approx(expected, abs=apart)
+    return replies
 
 
 async def written_probe(

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.models.convert import convert
-from judge_server.ports import Reply
-from tests.judge_server.engines import MODEL, answers, asked
-from tests.judge_server.probe_files import ABOUT, written_probe
+from tests.judge_server.engines import MODEL, asked
+from tests.judge_server.probe_files import check_answers, written_probe
 from tests.vllm.conftest import CONTEXT_TOKENS, SETTINGS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -22,14 +20,4 @@ async def test_a_converted_probe_gives_the_probabilities_of_the_file(small_cache
     file, odds, _ = await written_probe(MODEL, 8, batches, tmp_path, context_tokens=CONTEXT_TOKENS)
     assert convert(str(file), tmp_path / "probe")
     engine = VllmEngine(str(tmp_path / "probe"), SETTINGS)
-    identity = await engine.start()
-    try:
-        assert identity.asks == ABOUT["asks"]
-        replies = [reply for batch in batches for reply in await answers(engine, batch)]
-    finally:
-        await engine.close()
-    for reply, expected in zip(replies, odds, strict=True):
-        assert isinstance(reply, Reply)
-        assert reply.masses is not None
-        assert sum(reply.masses) == pytest.approx(1.0, abs=1e-3)
-        assert np.log(reply.masses[0] / reply.masses[1]) == pytest.approx(expected, abs=0.4)
+    await check_answers(engine, batches, odds, apart=0.4)

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 from judge_server.evaluation.fitting.calibrations import NotEnoughLabelsError
 from judge_server.evaluation.fitting.probes import (
-    FEWEST_LABELS_OF_A_PROBE,
     calls_about,
     cross_validate_probe,
     fit_probe,
     normalised,
 )
-from judge_server.evaluation.labelled import LabelledResponse
+from judge_server.evaluation.labelled import FEWEST_LABELS_OF_A_PROBE, LabelledResponse
 from judge_server.evaluation.metrics import Bools, Floats
 from judge_server.ports import TokenChoice
 from tests.judge_server import support

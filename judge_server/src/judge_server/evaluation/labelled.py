@@ -35,6 +35,9 @@ from trainer_client.wire.verdicts import Pair
 T = TypeVar("T")
 Half: TypeAlias = Literal["fit", "held"]
 
+FEWEST_LABELS_OF_A_PROBE = 16
+"""With fewer labels, a probe decides no better than calibrated words do (docs/agreement.md)."""
+
 MET_FROM = 0.5
 """The lowest label that counts as met, and the lowest score of a verdict that counts as a yes."""
 

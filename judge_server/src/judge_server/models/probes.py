@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from judge_server.models.catalogue import ModelError, NotAModel
+from judge_server.models.files import check_gguf
 
 PROBE_KEY = "adjudge.probe"
 """The key of a probe's file with what it was fitted on, as JSON."""
@@ -164,13 +165,12 @@ def read_about(path: Path) -> dict[str, Any] | None:
     Only the keys before the first list are read, which comes soon and is long: that of the vocabulary.
 
     Raises:
-        NotAModel: the file is not GGUF, or its keys are damaged.
+        NotAModel: the file cannot be read, is not GGUF, or its keys are damaged.
     """
+    check_gguf(path)
     try:
         with path.open("rb") as file:
-            magic, _, _, keys = _unpack(file, "<4sIQQ")
-            if magic != b"GGUF":
-                raise NotAModel(f"{path} is not a GGUF model: it does not begin with the bytes GGUF.")
+            *_, keys = _unpack(file, "<4sIQQ")
             for _ in range(keys):
                 name = _text(file)
                 (kind,) = _unpack(file, "<I")
@@ -183,8 +183,6 @@ def read_about(path: Path) -> dict[str, Any] | None:
                 if name == PROBE_KEY:
                     about = json.loads(text)
                     return about if isinstance(about, dict) else None
-    except OSError as error:
-        raise NotAModel(f"{path} cannot be read: {error.strerror}.") from None
     except (struct.error, ValueError, KeyError):
         raise NotAModel(f"{path} is not a GGUF model: its keys are damaged.") from None
     return None

@@ -24,7 +24,7 @@ from judge_server.api.console.responses import TEXT_LIMIT, ShownResponse, read_c
 from judge_server.api.console.runs import read_report
 from judge_server.api.console.sessions import local_page
 from judge_server.errors import InvalidRequest, NotFound
-from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelled import FEWEST_LABELS_OF_A_PROBE, MET_FROM
 from judge_server.evaluation.labelling import REASONS as REASON_NAMES
 from judge_server.evaluation.labelling import (
     Agreement,
@@ -243,8 +243,6 @@ class RunLabels(NamedTuple):
     @property
     def commands(self) -> str:
         """Commands that measure and calibrate the default judge on the labels, and that learn a probe from enough."""
-        from judge_server.evaluation.fitting.probes import FEWEST_LABELS_OF_A_PROBE  # takes long to import
-
         name = shlex.quote(f"run:{self.run}")
         found = [f"adjudge evaluate {name} --judge default", f"adjudge calibrate {name} --judge default --name NAME"]
         if self.labelled >= FEWEST_LABELS_OF_A_PROBE:

@@ -90,9 +90,10 @@ def best_method(labels: int) -> Method:
     return "beta" if labels >= LABELS_FOR_BETA else "platt"
 
 
-def _clipped(raw: Sequence[float]) -> Floats:
-    clipped: Floats = np.clip(np.asarray(raw, dtype=float), _CLIP, 1 - _CLIP)
-    return clipped
+def clipped(p: Sequence[float] | Floats) -> Floats:
+    """Return probabilities at least `_CLIP` away from 0 and 1; shape (n,)."""
+    inside: Floats = np.clip(np.asarray(p, dtype=float), _CLIP, 1 - _CLIP)
+    return inside
 
 
 def _check_labels(p: Floats, y: Bools) -> None:
@@ -252,7 +253,7 @@ def fit_calibration(
     """
     known = _with_probability(measured)
     chosen = best_method(len(known)) if method == "auto" else method
-    p, y = _clipped([_raw(one) for one in known]), _labels(known)
+    p, y = clipped([_raw(one) for one in known]), _labels(known)
     _check_labels(p, y)
     return chosen, _fit(known, descriptions, name, chosen, threshold)
 
@@ -270,7 +271,7 @@ def _fit(
     threshold: float | Literal["balanced"],
 ) -> Calibration:
     """Fit a calibration on verdicts with a raw probability, however few."""
-    p, y = _clipped([_raw(one) for one in known]), _labels(known)
+    p, y = clipped([_raw(one) for one in known]), _labels(known)
     one_kind = bool(y.all() or not y.any())  # a fold may have labels of one kind only, or falling ones
     if one_kind and threshold == "balanced":
         threshold = SATISFIED_THRESHOLD
@@ -361,8 +362,11 @@ def outside(p: Floats, band: UncertainBand) -> Bools:
     return (p < low) | (p >= high)
 
 
-def deal_rows(rows: Sequence[str]) -> Floats:
-    """Deal rows into at most `FOLDS` parts by a fixed hash, and return the part of each; shape (n,).
+def deal_rows(rows: Sequence[str]) -> list[tuple[Bools, Bools]]:
+    """Deal rows into at most `FOLDS` parts by a fixed hash.
+
+    Returns:
+        for each part, which labels are of other rows, and which of its own; shape (n,) each.
 
     Raises:
         NotEnoughLabelsError: there is only one row.
@@ -370,8 +374,9 @@ def deal_rows(rows: Sequence[str]) -> Floats:
     dealt = sorted(set(rows), key=lambda row: hashlib.sha256(row.encode()).digest())
     if len(dealt) < 2:
         raise NotEnoughLabelsError("all labels are of one row, so nothing can be measured on another; label more rows")
-    fold_of = {row: place % FOLDS for place, row in enumerate(dealt)}
-    return np.array([fold_of[row] for row in rows])
+    part_of = {row: place % FOLDS for place, row in enumerate(dealt)}
+    parts = np.array([part_of[row] for row in rows])
+    return [(parts != part, parts == part) for part in np.unique(parts)]
 
 
 def cross_validate(
@@ -392,10 +397,10 @@ def cross_validate(
     known = _with_probability(measured)
     folds = deal_rows([one.row for one in known])
     calibrated, satisfied = np.zeros(len(known)), np.zeros(len(known), dtype=bool)
-    for fold in np.unique(folds):
-        kept = [one for one, other in zip(known, folds != fold, strict=True) if other]
+    for others, fold in folds:
+        kept = [one for one, other in zip(known, others, strict=True) if other]
         maps = _fit(kept, descriptions, "fold", method, threshold)
-        for place in np.flatnonzero(folds == fold):
+        for place in np.flatnonzero(fold):
             one = known[place]
             own = maps.scaling_for(make_criterion("c", descriptions[one.row, one.criterion], one.kind or "point"))
             calibrated[place] = own.calibrate(_raw(one))

@@ -8,7 +8,7 @@ Fitting needs scikit-learn, of the extra `evaluate`.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,13 @@ import numpy as np
 from judge_server.evaluation.capacity import PLANNING_S
 from judge_server.evaluation.fitting.calibrations import (
     NotEnoughLabelsError,
+    clipped,
     deal_rows,
     import_extra,
     shrunk_platt,
 )
 from judge_server.evaluation.judging import JudgeChoice, request_for
-from judge_server.evaluation.labelled import LabelledResponse
+from judge_server.evaluation.labelled import FEWEST_LABELS_OF_A_PROBE, LabelledResponse
 from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
 from judge_server.ports import Batch, Call
@@ -30,14 +31,8 @@ from judge_server.scoring.planner import AskedGroups, plan_groups
 from judge_server.scoring.rubrics import ResolvedRubric
 from trainer_client.wire import VerdictRequest
 
-FEWEST_LABELS_OF_A_PROBE = 16
-"""With fewer labels, a probe decides no better than calibrated words do (docs/agreement.md)."""
-
 PENALTY = 30.0
 """scikit-learn's C, on states whose mean squared length is 1. Chosen on the half `fit` of six tasks."""
-
-_CLIP = 1e-3
-"""Probabilities nearer to 0 or 1 are scaled as these."""
 
 _LEAST_DEVIATION = 0.3
 """Of the median deviation of a dimension: added to each, so that a dimension that hardly varies does not decide."""
@@ -56,7 +51,7 @@ class Probe(NamedTuple):
 
     def probabilities(self, states: Floats) -> Floats:
         """Return the probabilities of yes for states of shape (n, hidden); shape (n,)."""
-        p: Floats = 1 / (1 + np.exp(-np.clip(states @ self.direction, -500, 500)))
+        p: Floats = import_extra("scipy.special").expit(states @ self.direction)
         return p
 
 
@@ -81,22 +76,15 @@ def fit_probe(rows: Sequence[str], states: Floats, labels: Bools) -> Probe:
     direction, intercept, mean = _fit(states, labels)
     unseen = np.full(len(labels), np.nan)
     if len(set(rows)) > 1:
-        for others, fold in _folds(rows):
+        for others, fold in deal_rows(rows):
             if len(set(labels[others].tolist())) == 2:
                 theirs, _, center = _fit(states[others], labels[others])
                 unseen[fold] = (states[fold] - center) @ theirs
     known = ~np.isnan(unseen)
     if len(set(labels[known].tolist())) == 2:
-        p = np.clip(1 / (1 + np.exp(-unseen[known])), _CLIP, 1 - _CLIP)
+        p = clipped(import_extra("scipy.special").expit(unseen[known]))
         direction = np.exp(shrunk_platt(p, labels[known])[0][0]) * direction
     return Probe(direction + (intercept - mean @ direction) * mean / (mean @ mean), mean)
-
-
-def _folds(rows: Sequence[str]) -> Iterator[tuple[Bools, Bools]]:
-    """Yield which labels are outside and inside of each part of the rows."""
-    parts = deal_rows(rows)
-    for part in np.unique(parts):
-        yield parts != part, parts == part
 
 
 def _fit(states: Floats, labels: Bools) -> tuple[Floats, float, Floats]:
@@ -165,7 +153,7 @@ def cross_validate_probe(rows: Sequence[str], states: Floats, labels: Bools) -> 
     """
     require_labels(rows, labels)
     p = np.zeros(len(labels))
-    for others, fold in _folds(rows):
+    for others, fold in deal_rows(rows):
         if len(set(labels[others].tolist())) < 2:
             raise NotEnoughLabelsError("nearly all met or unmet labels are of the same rows; label more rows")
         kept = [row for row, other in zip(rows, others, strict=True) if other]
