@@ -88,7 +88,7 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_judged(labelled: st
         (["--judge", f"{JUDGE}&lora=/a.gguf", "-o", file], "leave out ?lora="),
         (["--judge", JUDGE, "-o", str(tmp_path / "probe.bin")], "ending in .gguf"),
         (["--judge", JUDGE, "-o", str(tmp_path / "absent" / "probe.gguf")], "in a folder that exists"),
-        (["--judge", JUDGE, "-o", str(fetch(MODEL))], "exists and is no probe"),
+        (["--judge", JUDGE, "-o", str(fetch(MODEL))], "exists and is not a probe"),
     ):
         refused = adjudge("probe", "fit", labelled, *arguments)
         assert refused.exit_code != 0

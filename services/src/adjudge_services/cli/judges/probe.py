@@ -152,7 +152,7 @@ def show(file: Annotated[Path, typer.Argument(help="A model file.", exists=True,
     """Print what a probe was fitted on, and how it was measured, as JSON."""
     about = read_about(file)
     if about is None:
-        exit_with_error(f"{file} is no probe; adjudge probe fit writes one")
+        exit_with_error(f"{file} is not a probe; adjudge probe fit writes one")
     print_json(about)
 
 
@@ -161,7 +161,7 @@ def check_output(output: Path) -> None:
     if output.suffix != ".gguf" or not output.absolute().parent.is_dir():
         raise ValueError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
     if output.exists() and (not output.is_file() or read_about(output) is None):
-        raise ValueError(f"--output {output} exists and is no probe; name another file")
+        raise ValueError(f"--output {output} exists and is not a probe; name another file")
 
 
 def llamacpp_engine(settings: Settings) -> LlamaCppEngine:
