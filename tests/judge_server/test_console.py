@@ -165,6 +165,19 @@ async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded
     ]
 
 
+async def test_a_group_quotes_the_passages_that_a_verdict_was_asked_on(recorded: httpx2.AsyncClient) -> None:
+    told = "Nothing happened that day. " * 40 + "Herons <nest> in alders. " + "Nothing happened that day. " * 40
+    rubric = {
+        "criteria": [{"id": "a", "description": "It says where herons nest."}, {"id": "b", "description": "Quux."}]
+    }
+    await post(recorded, request(told, rubric=rubric, run="r", judging={"passages": 500}))
+    listed = await page(recorded, "responses", run="r")
+    text = checked(await recorded.get(links(listed, "group")[-1].partition("#")[0]))
+    (quoted,) = [one for one in re.findall("<mark>(.*?)</mark>", text) if "Herons" in one]
+    assert quoted == "Herons &lt;nest&gt; in alders."
+    assert "No passage of the long text shares a word" in text
+
+
 async def test_charts_show_the_numbers_of_the_run_report(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded)
     report = (await recorded.get("/v1/runs/r")).json()

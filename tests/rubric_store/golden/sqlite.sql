@@ -251,7 +251,7 @@ CREATE TABLE ledger_uses (
     failure TEXT,
     detail TEXT,
     step INTEGER,
-    cached BOOLEAN NOT NULL,
+    cached BOOLEAN NOT NULL, passages TEXT,
     CONSTRAINT pk_ledger_uses PRIMARY KEY (project_id, run, request, place, slot, vote)
 )
  WITHOUT ROWID

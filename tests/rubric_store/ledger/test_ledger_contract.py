@@ -290,10 +290,11 @@ async def test_purging_in_many_transactions_keeps_shared_rows_until_the_last(
 
 
 async def test_a_ledger_from_before_migration_0019_can_be_purged_after_it(database_url: str) -> None:
-    migrations.upgrade(database_url, "0018")
+    migrations.upgrade(database_url)
     ledger = SQLLedger(database_url)
     ledger.write(request(1, [["a", "shared"]], run="gone"))
     ledger.write(request(2, [["shared"]], run="kept"))
+    migrations.downgrade(database_url, "0018")
     migrations.upgrade(database_url)
     assert ledger.purge(PROJECT, run="gone") == PurgeCounts(requests=1, uses=2, verdicts=1, texts=1)
     migrations.downgrade(database_url, "0018")

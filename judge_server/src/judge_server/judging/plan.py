@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from judge_server.errors import invalid_field
 from judge_server.judging.calibration import EMPTY_RESPONSE, ProbabilityMap, RelativeVerdict
 from judge_server.judging.fingerprint import CallDigests, ending_of
+from judge_server.judging.passages import Excerpt, PassageFinder, common_paragraphs, not_shown
 from judge_server.judging.presentation import (
     decoy_for,
     has_content,
@@ -38,7 +39,7 @@ from trainer_client.wire.criteria import (
     TurnsVerification,
 )
 from trainer_client.wire.judging import Defence, StepRule
-from trainer_client.wire.rewards import VerdictMethod
+from trainer_client.wire.rewards import Passage, VerdictMethod
 
 FINAL_ANSWER_CHARACTERS = 400
 """How many characters of an extracted final answer are shown again next to the correct one."""
@@ -102,6 +103,7 @@ class PendingVerdict(NamedTuple):
         step: the step of a verdict that names none, such as that of a program that searches no steps.
         turns: for a criterion that applies to each turn, the number and digest of each turn's verdict.
         parts: digests of the constituent calls, if they differ from `digests`.
+        passages: what the judge is shown of texts that are too long to be shown whole; None if it is shown all.
     """
 
     criterion: str
@@ -110,6 +112,7 @@ class PendingVerdict(NamedTuple):
     step: int | None = None
     turns: tuple[tuple[int, bytes], ...] = ()
     parts: tuple[bytes, ...] = ()
+    passages: tuple[Passage, ...] | None = None
 
     @property
     def awaited(self) -> tuple[bytes, ...]:
@@ -191,11 +194,22 @@ AskedQuestions = list[tuple[Question, bytes]]
 """Questions, each with the part of its digest that does not depend on the response."""
 
 
-class _Draft:
-    """What is planned so far about one response: its calls and checks, and the digests of each criterion's votes."""
+class _OnPassages(NamedTuple):
+    """What the call about one criterion is shown, after what all calls are, and the passages in it."""
 
-    def __init__(self, digests: CallDigests) -> None:
+    shown: str
+    passages: tuple[Passage, ...]
+
+
+class _Draft:
+    """What is planned so far about one response: its calls and checks, and the digests of each criterion's votes.
+
+    `on_passages` has what is shown for each criterion that is judged on passages.
+    """
+
+    def __init__(self, digests: CallDigests, on_passages: Mapping[str, _OnPassages]) -> None:
         self._digests = digests
+        self.on_passages = on_passages
         self.calls: list[PlannedCall] = []
         self.checks: dict[bytes, Check] = {}
         self.votes_of: dict[str, list[bytes]] = {}
@@ -206,6 +220,8 @@ class _Draft:
 
     def add(self, question: Question, ending: bytes) -> tuple[bytes, ...]:
         """Add a call; return the digest of each verdict in its reply."""
+        if (own := self.on_passages.get(question.criteria[0])) is not None:
+            question = replace(question, call=replace(question.call, question=own.shown + question.call.question))
         digests = self._digests.with_ending(question.call, ending, len(question.criteria))
         self.calls.append(PlannedCall(question, digests))
         return digests
@@ -270,6 +286,10 @@ class GroupPlanner:
         self._turn_questions: dict[tuple[str, int], AskedQuestions] = {}
         self._questions: dict[tuple[tuple[str, ...], tuple[int, ...]], AskedQuestions] = {}
         self._program_digests: dict[str, bytes] = {}
+        self._passages = prepared.config.passages
+        grounding = self._shown.grounding or ""
+        is_long = self._passages is not None and len(grounding) > self._passages
+        self._grounding_finder = PassageFinder(grounding) if is_long else None
         self._content_free: ResponsePlan | None = None
         self._content_free_by_id: dict[str, tuple[bytes, ProbabilityMap]] = {}
         if prepared.config.contextual and self._to_ask:
@@ -286,12 +306,16 @@ class GroupPlanner:
         needs_final_answer = self._stepwise or self._context.ground_truth is not None or bool(self.verified)
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
         turns = judged.turns if self._looks_at_turns and len(judged.turns) > 1 else ()
-        shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
         images = (*self._images, *images_of(judged.messages or ()))
         unmet = self._decided(judged)
         to_ask = tuple([criterion for criterion in self._to_ask if criterion.id not in unmet])
+        on_passages: dict[str, _OnPassages] = {}
+        if self._is_long(judged):
+            shared, omitted, on_passages = self._shared_with_passages(judged, to_ask, final_answer, keep)
+        else:
+            shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
         batch = self._batch(shared, images)
-        draft = _Draft(CallDigests(self._prepared.fingerprint, batch))
+        draft = _Draft(CallDigests(self._prepared.fingerprint, batch), on_passages)
         draft.votes_of = {id_: [digest] for id_, (digest, _) in unmet.items()}
         self._add_calls(draft, to_ask, turns, judged, tuple([step.number for step in steps]))
         subjects: dict[str, bytes] = {}
@@ -517,8 +541,49 @@ class GroupPlanner:
                 pending.append(PendingVerdict(c.id, method, digests, last, parts=parts))
             else:
                 is_named = program is None and c.kind not in self._prepared.kinds_without_steps
-                pending.append(PendingVerdict(c.id, method, digests, None if is_named else step, parts=parts))
+                own = draft.on_passages.get(c.id) if program is None else None
+                passages = None if own is None else own.passages
+                pending.append(
+                    PendingVerdict(c.id, method, digests, None if is_named else step, parts=parts, passages=passages)
+                )
         return tuple(pending)
+
+    def _is_long(self, judged: JudgedContent) -> bool:
+        """Whether a text is to be shown in passages. Responses sent as messages are judged on whole texts."""
+        if self._passages is None or judged.messages is not None:
+            return False
+        return self._grounding_finder is not None or len(judged.text) > self._passages
+
+    def _shared_with_passages(
+        self, judged: JudgedContent, to_ask: tuple[Criterion, ...], final_answer: str | None, keep: int | None
+    ) -> tuple[str, int, dict[str, _OnPassages]]:
+        """Return what all calls are shown, how many characters of the response none is shown, and what each is shown.
+
+        What all calls are shown does not depend on the criteria, so that each call has the same digest beside others.
+        """
+        assert self._passages is not None
+        characters = self._passages if keep is None else min(self._passages, keep)
+        finder = PassageFinder(judged.text) if len(judged.text) > characters else None
+        asked = (*to_ask, decoy_for(judged.text)) if "decoy" in self._defences and to_ask else to_ask
+        excerpts: list[Excerpt] = []
+        shown: dict[str, tuple[str, tuple[Passage, ...]]] = {}
+        for criterion in asked:
+            response, grounding, passages = judged.text, None, list[Passage]()
+            if finder is not None:
+                excerpts.append(finder.excerpt(criterion.description, characters))
+                response = excerpts[-1].text
+                passages += _passages_of("response", excerpts[-1], judged.offset)
+            if self._grounding_finder is not None:
+                found = self._grounding_finder.excerpt(f"{criterion.description}\n{response}", self._passages)
+                grounding = found.text
+                passages += _passages_of("grounding", found)
+            whole, _ = self._shared(replace(judged, text=response), (), (), final_answer, None, grounding)
+            shown[criterion.id] = whole, tuple(passages)
+        nothing = judged if finder is None else replace(judged, text="")
+        blank, _ = self._shared(nothing, (), (), final_answer, None, None if self._grounding_finder is None else " ")
+        shared = common_paragraphs([blank, *[whole for whole, _ in shown.values()]])
+        rest = {id_: _OnPassages(whole[len(shared) :], passages) for id_, (whole, passages) in shown.items()}
+        return shared, not_shown(len(judged.text), excerpts) if finder is not None else 0, rest
 
     def _shared(
         self,
@@ -527,6 +592,7 @@ class GroupPlanner:
         turns: Sequence[Step],
         final_answer: str | None,
         keep: int | None,
+        grounding: str | None = None,
     ) -> tuple[str, int]:
         context = self._shown
         asks_for_answer = self._stepwise and self._step_rule == "headings"
@@ -544,13 +610,19 @@ class GroupPlanner:
             prompt=self._prompt,
             conversation=not isinstance(context.prompt, str),
             response=response,
-            grounding=context.grounding,
+            grounding=context.grounding if grounding is None else grounding,
             reference_answer=context.reference_answer,
             ground_truth=context.ground_truth,
             show_final_answer=show_final_answer,
             final_answer=final_answer if show_final_answer else None,
         )
         return shared, omitted
+
+
+def _passages_of(text: Literal["response", "grounding"], excerpt: Excerpt, offset: int = 0) -> list[Passage]:
+    """Return the passages that were found in a text, which begins at `offset` of the text as sent."""
+    spans = excerpt.spans if excerpt.found else ()
+    return [Passage(text=text, start=start + offset, end=end + offset) for start, end in spans]
 
 
 def _turns_for(criterion: Criterion, turns: Sequence[Step]) -> Sequence[Step]:

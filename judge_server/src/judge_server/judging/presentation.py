@@ -15,7 +15,7 @@ import json
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -204,6 +204,7 @@ _SENTENCE_END = re.compile(
     r"""|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)""",  # the end of a paragraph, with or without a full stop
     re.MULTILINE,
 )
+_PASSAGE_END = re.compile(f"(?:{_SENTENCE_END.pattern})|\\n+", re.MULTILINE)
 _WORD_END = re.compile(r"(?<=\S)(?=\s)")
 
 
@@ -221,6 +222,12 @@ def fit_grounding(text: str, budget: int | None) -> tuple[str, int]:
     if 2 * end < budget:
         end = max(end, _last_end(_WORD_END, text, budget)) or _character_end(text, budget)
     return text[:end], len(text) - end
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Yield where sentences, paragraphs and lines of a text end, in order."""
+    for match in _PASSAGE_END.finditer(text):
+        yield match.end()
 
 
 def _last_end(pattern: re.Pattern[str], text: str, budget: int) -> int:

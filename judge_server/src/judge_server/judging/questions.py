@@ -75,7 +75,8 @@ class Question:
 class JudgingConfig:
     """The options of a request that can change a verdict, apart from the texts shown.
 
-    `contextual` says whether verdicts are relative to those on an empty response.
+    `contextual` says whether verdicts are relative to those on an empty response, `passages` how many characters of a
+    longer text are shown for a criterion.
     """
 
     protocol: UsedProtocol
@@ -86,6 +87,7 @@ class JudgingConfig:
     template: str | None = None
     steps: StepRule = "headings"
     contextual: bool = False
+    passages: int | None = None
 
     @classmethod
     def of(cls, options: JudgingOptions, protocol: UsedProtocol) -> "JudgingConfig":
@@ -100,6 +102,7 @@ class JudgingConfig:
             options.template,
             options.steps if protocol == "stepwise" else "headings",
             bool(options.contextual_calibration),
+            options.passages,
         )
 
     def recorded(self) -> dict[str, Any]:
@@ -109,6 +112,8 @@ class JudgingConfig:
             del options["steps"]
         if not self.contextual:
             del options["contextual"]
+        if self.passages is None:
+            del options["passages"]
         return options
 
     @property

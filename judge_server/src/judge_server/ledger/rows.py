@@ -40,7 +40,7 @@ from rubric_store.ledger.rows import (
     VerdictKey,
     VerdictRow,
 )
-from trainer_client.wire import Criterion, MemberVerdict, Message, Prompt, Verdict
+from trainer_client.wire import Criterion, MemberVerdict, Message, Passage, Prompt, Verdict
 from trainer_client.wire.groups import IMAGE
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 
@@ -98,6 +98,10 @@ def _json_list(items: Iterable[Any]) -> bytes:
 def _is_known(pending: PendingVerdict, digest: bytes, known: AbstractSet[bytes]) -> bool:
     """Whether a vote was known before; a verdict that is made of others, if all of these were."""
     return all(part in known for part in pending.parts) if pending.parts else digest in known
+
+
+def _passages(pending: PendingVerdict) -> str | None:
+    return None if pending.passages is None else json.dumps([one.model_dump() for one in pending.passages])
 
 
 def _member_verdicts(result: JudgeResult) -> str | None:
@@ -215,6 +219,7 @@ class _RowBuilder:
                 )  # fmt: skip
                 continue
             votes = [outcomes[digest] for digest in pending.digests]
+            passages = _passages(pending)
             outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
             failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, pending.method)
             for vote, (digest, outcome) in enumerate(zip(pending.digests, votes, strict=True)):
@@ -226,7 +231,7 @@ class _RowBuilder:
                 add(
                     UseRow(
                         project, run, request, place, number, vote, pending.criterion, pending.method, digest, failed,
-                        failure, detail, pending.step, _is_known(pending, digest, known),
+                        failure, detail, pending.step, _is_known(pending, digest, known), passages,
                     )
                 )  # fmt: skip
 
@@ -336,7 +341,10 @@ def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdi
     outcomes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in votes}
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     digests = () if first.failure == LEFT_OUT else tuple(outcomes)
-    pending = PendingVerdict(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
+    passages = None
+    if first.passages is not None:
+        passages = tuple([Passage.model_validate(one) for one in json.loads(first.passages)])
+    pending = PendingVerdict(first.criterion, first.method, digests, first.step, passages=passages)  # type: ignore[arg-type]
     cached = {vote.digest for vote, _ in votes if vote.cached}
     return verdict_of(pending, Outcomes(by_digest=outcomes, cached=cached), rules)
 

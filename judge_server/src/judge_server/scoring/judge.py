@@ -135,6 +135,7 @@ class Judge:
                 _refuse_what_must_be_written(config)
             template_set = self.templates.find(config.template)
             _refuse_other_protocols(config, template_set.declaration)
+            _refuse_without_passages(config, typed=typed)
             single_templates, multi_templates = [
                 PromptTemplates(
                     PromptForm(config.protocol, config.rationale, several, typed, config.steps),
@@ -419,6 +420,17 @@ def _refuse_other_protocols(config: JudgingConfig, declaration: Declaration) -> 
         raise template_error(
             f"the template set {config.template!r} is for {' or '.join(declaration.protocols)}, but this request uses "
             f"{config.protocol}; choose another set, or a mode or protocol that it supports"
+        )
+
+
+def _refuse_without_passages(config: JudgingConfig, *, typed: bool) -> None:
+    """Refuse passages where a call is about more than one criterion, or about the whole response."""
+    alone = config.protocol in ("binary", "graded") and config.per_call == 1 and not config.contextual
+    if config.passages is not None and (typed or not alone):
+        raise invalid_field(
+            "judging.passages",
+            "passages are chosen for one criterion at a time; use the protocol binary or graded, one criterion per "
+            "call, no contextual_calibration and a judge that is no decision model, or leave passages out",
         )
 
 

@@ -156,6 +156,8 @@ def check_request_size(
         content_free = asked if prepared is not None and prepared.config.contextual else 0
         calls += further + content_free
         verdicts += responses * (options.votes * asked + by_program) + further + content_free
+        if prepared is not None and prepared.config.passages is not None:
+            characters += responses * options.votes * asked * 2 * prepared.config.passages
         shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
         characters += responses * (shared + prompt_characters(group.prompt)) + sum(map(_characters, group.responses))
     about = (

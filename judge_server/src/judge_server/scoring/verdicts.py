@@ -63,6 +63,7 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
         step=pending.step,
         cached=outcomes.cached.issuperset(pending.awaited),
         turns=turns_of(pending, outcomes),
+        passages=pending.passages,
     )
 
 
@@ -75,6 +76,7 @@ def read_votes(
     step: int | None = None,
     cached: bool = False,
     turns: tuple[wire.TurnVerdict, ...] = (),
+    passages: tuple[wire.Passage, ...] | None = None,
 ) -> wire.Verdict:
     """Return the verdict on a criterion from its votes. `step` is that of a verdict that names none."""
     outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), method)
@@ -82,7 +84,13 @@ def read_votes(
     if isinstance(outcome, CallFailure):
         failure = failure_of(outcome)
         return wire.Verdict(
-            criterion=criterion, status="failed", failure=failure, method=method, votes=scores, turns=turns
+            criterion=criterion,
+            status="failed",
+            failure=failure,
+            method=method,
+            votes=scores,
+            turns=turns,
+            passages=passages,
         )
     uncertain = rules.is_uncertain(outcome, method)
     return construct(
@@ -104,6 +112,7 @@ def read_votes(
             "cached": cached,
             "members": outcome.members if len(votes) == 1 else (),
             "turns": turns,
+            "passages": passages,
         },
     )
 

@@ -80,6 +80,8 @@ class UseRow(NamedTuple):
 
     `failed` says whether the criterion has no verdict from any of its votes; `failure` and `detail` say why this vote
     failed, or `failure` is `UNCERTAIN` or `LEFT_OUT`. `step` is the verdict's step if the verdict row has none.
+    `passages` is JSON: the passages that the judge was shown of longer texts, as a list of `Passage`; None if it was
+    shown all.
     """
 
     project_id: str
@@ -96,6 +98,7 @@ class UseRow(NamedTuple):
     detail: str | None
     step: int | None
     cached: bool
+    passages: str | None = None
 
 
 class VerdictRow(NamedTuple):

@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019 create them; a test compares the two. The columns of its
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 create them; a test compares the two. The columns of its
 tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -117,6 +117,7 @@ uses = declare(
     optional(Text, "failure", "detail"),
     optional(Integer, "step"),
     required(Boolean, "cached"),
+    optional(Text, "passages"),
     _digest_indexes("ledger_uses", "digest"),
     sqlite_with_rowid=False,
     postgresql_partition_by="HASH (project_id, run)",

@@ -126,6 +126,8 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
             truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
                 out.
+            passages: judge a criterion on passages of a text, the sentences that share the most words with it, where
+                the response or the grounding has more characters than this; so many characters of each are then shown.
             steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`,
                 its `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one
                 turn); `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.

@@ -50,6 +50,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     votes: int
     temperature: float | None
     truncate: bool
+    passages: int | None
     steps: Literal["headings", "turns", "paragraphs", "given"]
     defences: Sequence[Literal["normalise", "no_content", "decoy"]]
     contextual_calibration: bool | None

@@ -62,6 +62,7 @@ from trainer_client.wire.rewards import (
     FailurePolicy as FailurePolicy,
     GroupRewards as GroupRewards,
     MemberVerdict as MemberVerdict,
+    Passage as Passage,
     PinnedRubric as PinnedRubric,
     ResponseReward as ResponseReward,
     RewardAnswer as RewardAnswer,

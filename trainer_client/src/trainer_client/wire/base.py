@@ -377,6 +377,11 @@ class RequestModel(DocumentedModel):
         return value
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a field of an answer, added later, is left out of the JSON: it is null, and not just empty."""
+    return value is None
+
+
 def is_unset(value: Any) -> bool:
     """Whether a field of an answer, added later, is left out of the JSON: it is null, 0 or empty."""
     return not value

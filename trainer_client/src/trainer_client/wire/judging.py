@@ -57,6 +57,9 @@ CriteriaPerCall = Annotated[
 ]
 """A number of criteria, or `all` of a rubric's criteria."""
 
+LEAST_PASSAGES = 500
+"""The fewest characters of passages that a request can ask for."""
+
 RATIONALE_TOKENS = 160
 """The maximum length of a rationale, in the judge's tokens."""
 
@@ -101,6 +104,10 @@ class JudgingOptions(ComparisonOptions):
         temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
         truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
             out. Otherwise such a response fails as `truncated_input`.
+        passages: judge a criterion on passages of a text, the sentences that share the most words with it, where the
+            response or the grounding has more characters than this; so many characters of each are then shown. The
+            verdict names the passages. If no sentence shares a word, the text is shown without its middle. Needs
+            `binary` or `graded`, one criterion per call; a response sent as messages is shown whole.
         steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`, its
             `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one turn);
             `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.
@@ -122,6 +129,7 @@ class JudgingOptions(ComparisonOptions):
     votes: SafeInt = Field(default=1, ge=1, le=32)
     temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
     truncate: Flag = False
+    passages: Annotated[int, Field(ge=LEAST_PASSAGES), STRICT_NUMBER] | None = None
     steps: StepRule = "headings"
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
     contextual_calibration: Flag | None = None
@@ -225,5 +233,6 @@ def ranking_problem(responses: Sequence[int], judging: JudgingOptions) -> str | 
         "temperature": bool(judging.temperature),
         "criteria_per_call": judging.criteria_per_call not in (None, 1),
         "truncate": judging.truncate,
+        "passages": judging.passages is not None,
     }
     return next((f"leave out judging.{name}" for name, given in unused.items() if given), None)

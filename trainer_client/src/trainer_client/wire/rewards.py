@@ -17,6 +17,7 @@ from trainer_client.wire.base import (
     RequestList,
     RequestModel,
     SafeInt,
+    is_missing,
     is_unset,
 )
 from trainer_client.wire.criteria import CriterionKind, VerificationMethod
@@ -350,6 +351,19 @@ class TurnVerdict(AnswerModel):
     failure: FailureKind | None = None
 
 
+class Passage(AnswerModel):
+    """A part of a text that a verdict was asked on.
+
+    Attributes:
+        text: which text: the `response`, or the group's `grounding`.
+        start, end: a half-open range of Unicode code points of the text as sent.
+    """
+
+    text: Literal["response", "grounding"]
+    start: int
+    end: int
+
+
 VerdictMethod = VerificationMethod | Literal["no_content"]
 
 
@@ -382,6 +396,8 @@ class Verdict(AnswerModel):
             other judge, for a failed verdict, and if several votes were requested.
         turns: the verdict on each turn, for a criterion that applies to each turn; left out of the JSON otherwise.
             `step` is then the turn that decides the verdict, 0 if they do together.
+        passages: under `judging.passages`, what the judge was shown of texts that are longer than that, in order; left
+            out of the JSON for a verdict on whole texts. Empty if no passage was found.
     """
 
     criterion: str
@@ -400,6 +416,7 @@ class Verdict(AnswerModel):
     cached: bool = False
     members: tuple[MemberVerdict, ...] = ()
     turns: tuple[TurnVerdict, ...] = Field(default=(), exclude_if=is_unset)
+    passages: tuple[Passage, ...] | None = Field(default=None, exclude_if=is_missing)
 
     def value(self, use: VerdictUse) -> float | None:
         """Return the number in [0, 1] that enters a reward; None if there is none.

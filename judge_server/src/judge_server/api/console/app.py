@@ -28,7 +28,14 @@ from judge_server.api.console import (
 from judge_server.api.console.forms import Form, read_form, text_parameter
 from judge_server.api.console.groups import segments, strip
 from judge_server.api.console.rendering import Console, PageRouter, address, static_file
-from judge_server.api.console.responses import group_address, is_close, outcome_of, read_text, response_address
+from judge_server.api.console.responses import (
+    group_address,
+    is_close,
+    outcome_of,
+    quote_passages,
+    read_text,
+    response_address,
+)
 from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
@@ -153,8 +160,8 @@ _ROUTERS = (
 )
 
 _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "group_address": group_address, "is_close": is_close, "outcome_of": outcome_of, "read_text": read_text,
-    "response_address": response_address,
+    "group_address": group_address, "is_close": is_close, "outcome_of": outcome_of, "quote_passages": quote_passages,
+    "read_text": read_text, "response_address": response_address,
     "segments": segments, "strip": strip,
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -40,7 +40,7 @@ from trainer_client.dropout import read_sample
 from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
-from trainer_client.wire import Criterion, RewardOptions, Verdict
+from trainer_client.wire import Criterion, Passage, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, FailureKind, VerdictStatus
 
@@ -357,6 +357,13 @@ def read_text(stored: str | None, limit: int | None) -> list[TextPart]:
             called = json.dumps(message["tool_calls"], indent=2, ensure_ascii=False)
             parts.append(_part(f"{message['role']}, tool calls", called, limit))
     return parts
+
+
+def quote_passages(passages: Iterable[Passage], response: str | None, grounding: str | None) -> list[TextPart]:
+    """The passages that a verdict was asked on, of texts as they are in the ledger; empty if it lacks the text."""
+    stored = {"response": response, "grounding": grounding}
+    texts = {name: "" if text is None else json.loads(text) for name, text in stored.items()}
+    return [_part(one.text, texts[one.text][one.start : one.end].strip(), None) for one in passages]
 
 
 def _part(role: str, text: str, limit: int | None) -> TextPart:
