@@ -34,7 +34,7 @@ from judge_server.api.service import Service
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
 from trainer_client.wire import Problem, RewardEvent
-from trainer_client.wire.ledger import RecomputeEvent
+from trainer_client.wire.ledger import ExportEvent, RecomputeEvent
 
 _AUTHENTICATED_ROUTERS = (
     scoring.rewards_router,
@@ -231,7 +231,7 @@ def _make_keys_optional(document: dict[str, Any]) -> None:
 def _undeclared_schemas() -> dict[str, Any]:
     """The schemas that routes refer to without declaring them as a model: problems and the lines of a stream."""
     schemas: dict[str, Any] = {}
-    for model in (RewardEvent, RecomputeEvent, Problem):
+    for model in (RewardEvent, RecomputeEvent, ExportEvent, Problem):
         schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
         schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
     return schemas

@@ -1,32 +1,40 @@
 """Routes of the ledger: runs, responses, verdicts, measures and labels."""
 
 import json
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
-from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.problems import problem_responses, stream_lines
 from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
+from judge_server.api.http.responses import NDJSON, run_while_connected
 from judge_server.api.service import Service, service_of
-from judge_server.errors import NotFound, invalid_field
+from judge_server.errors import NotFound, NotReady, invalid_field
+from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.ports.stores import LedgerState
 from judge_server.scoring.recompute import UnknownRun
-from judge_server.scoring.rubrics import find_rubric
+from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
-from trainer_client.wire import VerdictStatus, parse_reference
+from trainer_client.wire import Problem, VerdictStatus
 from trainer_client.wire.ledger import (
     CorrectedRates,
+    ExportEvent,
+    ExportKind,
+    ExportSummary,
     LabelReceipt,
     LabelRequest,
+    PairsBy,
     RecordedPage,
     RunPage,
     RunReport,
@@ -60,7 +68,11 @@ async def recorded_verdicts(
         place = None if after is None else decode_cursor(after)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
-    digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
+    digest = (
+        None
+        if rubric is None
+        else digest_bytes(await digest_of_reference(service.rubrics, project_of(request), rubric))
+    )
     use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, status, place, limit)
     return await recorded_page(ledger, use_filter, texts=texts)
 
@@ -70,14 +82,6 @@ async def ledger_state(request: Request) -> LedgerState:
     """The status of recording in this process since it started. Rewards are served whatever the status is."""
     recorder = service_of(request).recorder
     return LedgerState(keeps="nothing") if recorder is None else recorder.state()
-
-
-async def digest_of_reference(service: Service, project_id: str, rubric: str) -> str:
-    """Resolve a reference to a digest; a digest need not be in the store, since inline rubrics have one too."""
-    with suppress(ValueError):
-        if (digest := parse_reference(rubric).digest) is not None:
-            return digest
-    return (await find_rubric(service.rubrics, project_id, rubric)).digest
 
 
 runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
@@ -100,7 +104,7 @@ RunPathName = Annotated[
     PathParameter(
         description=(
             "The run's name, empty for requests without a run. It may contain slashes; write them as %2F if the name "
-            "ends in `/monitors` or `/corrected-rates`."
+            "ends in `/monitors`, `/corrected-rates` or `/export`."
         ),
         examples=["llama-srar-3"],
         max_length=256,
@@ -196,6 +200,90 @@ async def read_corrected_rates(
     return correct_rates(run or None, judged.judges, await observed_rates(ledger, part), sources)
 
 
+@run_parts_router.get(
+    "/{run:path}/export",
+    summary="Export a run as training data: preference pairs, SFT rows, best-of-n, verdicts",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Lines of JSON.",
+            "content": {NDJSON: {"schema": {"$ref": "#/components/schemas/ExportEvent"}}},
+        },
+        **problem_responses(404, 422, 503),
+    },
+)
+async def export_run(
+    request: Request,
+    run: RunPathName,
+    kind: Annotated[ExportKind, Query(alias="as", description="The rows to make.")] = "pairs",
+    first_step: Step = None,
+    last_step: Step = None,
+    rubric: Annotated[
+        str | None, Query(description="Only responses under this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.")
+    ] = None,
+    criterion: Annotated[
+        str | None, Query(description="Only this criterion, for verdicts and pairs by criterion.", max_length=128)
+    ] = None,
+    by: Annotated[PairsBy, Query(description="What the responses of a pair differ in.")] = "total",
+    all_pairs: Annotated[
+        bool, Query(description="Every pair of a prompt, instead of its best and its worst response.")
+    ] = False,
+    min_margin: Annotated[float, Query(description="The smallest margin of a pair.", ge=0, allow_inf_nan=False)] = 0.0,
+    min_reward: Annotated[
+        float | None, Query(description="The smallest reward of a row for `sft` or `best`.", allow_inf_nan=False)
+    ] = None,
+    conversational: Annotated[
+        bool, Query(description="Write messages, even where prompts and responses are texts.")
+    ] = False,
+) -> Response:
+    """Rows in the dataset formats of TRL, as they are made: see docs/export.md. No judge is asked.
+
+    Every line is a JSON object: each `row`, and at the end a `summary` of what was left out and why, or a `problem` if
+    the export failed midway. Responses without a reward are in no pair, and are never the best of their prompt.
+    """
+    service, project_id = service_of(request), project_of(request)
+    digest = None if rubric is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, rubric))
+    query = ExportQuery(
+        project_id,
+        storable_text(run),
+        kind,
+        first_step,
+        last_step,
+        digest,
+        None if criterion is None else storable_text(criterion),
+        by,
+        all_pairs,
+        min_margin,
+        min_reward,
+        conversational,
+    )
+    stream = exported(service, query)
+    first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
+    return StreamingResponse(stream_lines(first, stream, _export_line, request.state.request_id), media_type=NDJSON)
+
+
+async def exported(service: Service, query: ExportQuery) -> AsyncGenerator[Row | ExportSummary, None]:
+    """Export a run of the service's ledger; raises `NotReady` if the ledger cannot be read."""
+    try:
+        async with aclosing(export(service.readable_ledger(), service.label_store(), query)) as stream:
+            async for part in stream:
+                yield part
+    except ConnectionError as error:
+        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+
+
+async def _export_line(part: Row | ExportSummary | Problem) -> list[bytes]:
+    if isinstance(part, dict):
+        return [b'{"row":' + row_line(part) + b"}\n"]
+    field = "problem" if isinstance(part, Problem) else "summary"
+    return [ExportEvent(**{field: part}).model_dump_json(exclude_unset=True).encode() + b"\n"]
+
+
+def row_line(row: Row) -> bytes:
+    """Encode a row of an export as JSON."""
+    return json.dumps(row, ensure_ascii=False).encode()
+
+
 @runs_router.get(
     "/{run:path}",
     summary="Read the figures of a run, by step and by criterion",
@@ -236,7 +324,7 @@ async def read_run(
         first_step,
         last_step,
         order == "newest",
-        None if rubric is None else digest_bytes(await digest_of_reference(service, project_id, rubric)),
+        None if rubric is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, rubric)),
         tuple(map(storable_text, criterion or ())),
         criteria,
         after,
@@ -275,8 +363,6 @@ async def write_measures(
     await ledger.set_measures(project_of(request), storable_text(body.run), body.step, body.measures)
     return body
 
-
-NDJSON = "application/x-ndjson"
 
 router = APIRouter(
     prefix="/v1",

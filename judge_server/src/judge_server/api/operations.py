@@ -23,6 +23,7 @@ from judge_server.api.http.requests import (
     refuse_unusable_patterns,
     reject_unknown_cursor,
 )
+from judge_server.api.http.responses import NDJSON
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.auth.authenticator import require_scope
@@ -41,8 +42,6 @@ from trainer_client.wire.operations import (
 )
 
 log = logging.getLogger("adjudge")
-
-NDJSON = "application/x-ndjson"
 
 EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
 SHUTDOWN_STATE_KEY = "stopping"

@@ -5,21 +5,20 @@
 - `POST /v1/rewards/recompute` computes rewards from recorded verdicts, without the judge, and responds line by line.
 """
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
+from judge_server.api.http.problems import problem_responses, stream_lines
 from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.http.responses import encode_json, respond_while_connected, run_while_connected
+from judge_server.api.http.responses import NDJSON, encode_json, respond_while_connected, run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded, recorder_of
 from judge_server.api.service import service_of
-from judge_server.errors import NotReady, ServiceError
+from judge_server.errors import NotReady
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recompute
@@ -42,12 +41,6 @@ from trainer_client.wire.ledger import (
     RecomputeStart,
     RecomputeSummary,
 )
-
-log = logging.getLogger("adjudge")
-
-NDJSON = "application/x-ndjson"
-
-PartT = TypeVar("PartT")
 
 rewards_router = APIRouter(
     prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
@@ -117,30 +110,9 @@ async def rewards(
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)
         first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
-        return StreamingResponse(_lines(first, stream, _reward_line, request_id), media_type=NDJSON)
+        return StreamingResponse(stream_lines(first, stream, _reward_line, request_id), media_type=NDJSON)
     work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
     return await respond_while_connected(request, recorded(request, work))
-
-
-async def _lines(
-    first: PartT,
-    stream: AsyncGenerator[PartT, None],
-    encode: Callable[[PartT | Problem], Awaitable[list[bytes]]],
-    request_id: str,
-) -> AsyncIterator[bytes]:
-    """Encode the parts of a stream as lines; if it fails midway, the last line is a problem."""
-    async with aclosing(stream):
-        for block in await encode(first):
-            yield block
-        try:
-            async for part in stream:
-                for block in await encode(part):
-                    yield block
-        except ServiceError as error:
-            yield (await encode(problem_of(error, request_id)))[0]
-        except Exception:
-            log.exception("request %s failed", request_id)
-            yield (await encode(problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))[0]
 
 
 async def _reward_line(part: StreamPart | Problem) -> list[bytes]:
@@ -277,7 +249,7 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     bind_log_context(run=body.run)
     stream = _recomputed(ledger, body, project_of(request))
     start = await anext(stream)  # raise before the status 200 is sent
-    return StreamingResponse(_lines(start, stream, _recompute_line, request.state.request_id), media_type=NDJSON)
+    return StreamingResponse(stream_lines(start, stream, _recompute_line, request.state.request_id), media_type=NDJSON)
 
 
 RecomputePart = RecomputeStart | RecomputedGroup | RecomputeSummary

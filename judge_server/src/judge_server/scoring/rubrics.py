@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -71,6 +71,17 @@ class ResolvedRubric:
 
 
 NO_RUBRIC = ResolvedRubric()
+
+
+async def digest_of_reference(source: RubricSource, project_id: str, reference: str) -> str:
+    """Resolve a reference to a digest; a digest need not be in the store, since inline rubrics have one too.
+
+    Raises what `find_rubric` raises.
+    """
+    with suppress(ValueError):
+        if (digest := parse_reference(reference).digest) is not None:
+            return digest
+    return (await find_rubric(source, project_id, reference)).digest
 
 
 async def find_rubric(

@@ -100,16 +100,18 @@ def _votes_of(
 
 
 def responses_of(connection: Connection, wanted: ResponseFilter) -> list[UseRecord]:
-    """The responses of a run that match a filter, in order, with all their votes."""
-    if wanted.criterion is None:
-        found = connection.execute(_responses(wanted).limit(wanted.limit)).all()
-    else:
+    """The responses of a run that match a filter, in order, with all their votes if these are wanted."""
+    if wanted.criterion is not None:
         found = _responses_by_verdict(connection, wanted, wanted.criterion)
+    else:
+        found = list(connection.execute(_responses(wanted).limit(None if wanted.keys else wanted.limit)))
     records = {}
     for row in found:
         request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
         records[response.request, response.place] = UseRecord(request, response, [])
-    if records:
+    if wanted.keys:
+        records = {key: records[key] for key in sorted(wanted.keys) if key in records}
+    if records and wanted.with_votes:
         # Not by pairs, which SQLite would look for in all uses of the run.
         of_requests = uses.c.request.in_({request for request, _ in records})
         at_places = uses.c.place.in_({place for _, place in records})
@@ -135,11 +137,17 @@ def _responses(wanted: ResponseFilter) -> Select[Any]:
         chosen = chosen.where(reward <= wanted.high if wanted.includes_high else reward < wanted.high)
     for column, value in (
         (responses.c.status, wanted.status),
+        (responses.c.rubric, wanted.rubric),
         (responses.c.request, wanted.request),
         (responses.c.group_id, wanted.group_id),
     ):
         if value is not None:
             chosen = chosen.where(column == value)
+    if wanted.keys:  # not by pairs, as in `responses_of`
+        chosen = chosen.where(
+            responses.c.request.in_({request for request, _ in wanted.keys}),
+            responses.c.place.in_({place for _, place in wanted.keys}),
+        )
     if wanted.after is not None:
         chosen = chosen.where(tuple_(*wanted.after) < tuple_(responses.c.request, responses.c.place))
     return chosen

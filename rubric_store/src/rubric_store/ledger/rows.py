@@ -433,7 +433,8 @@ class ResponseFilter(NamedTuple):
     together select one group. `after` is the (request, place) of the last response returned.
 
     `criterion` selects responses that were judged by a criterion, and `outcome` those with this verdict on it. With
-    several votes, responses with another verdict may be among them.
+    several votes, responses with another verdict may be among them. `keys` selects responses by (request, place),
+    whatever `limit` is. Without `with_votes`, records have no votes, which are most of what is read.
     """
 
     project_id: str
@@ -450,6 +451,9 @@ class ResponseFilter(NamedTuple):
     outcome: VerdictOutcome | None = None
     after: tuple[bytes, int] | None = None
     limit: int = 50
+    rubric: bytes | None = None
+    keys: tuple[tuple[bytes, int], ...] = ()
+    with_votes: bool = True
 
 
 class VerdictKey(NamedTuple):

@@ -76,6 +76,7 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
     "Runs and responses": {
         "measure": "measuring.measure:measure",
         "recompute": "scoring.recompute:recompute",
+        "export": "scoring.export:export",
         "filter-easy": "scoring.score:filter_easy",
         "runs": Commands(
             "List training runs, the most recently judged first. `adjudge runs show RUN` shows one.",

@@ -25,7 +25,7 @@ from trainer_client.errors import (
     error_class_for_status,
 )
 from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardRequest, RewardSummary
-from trainer_client.wire.ledger import RecomputeEvent
+from trainer_client.wire.ledger import ExportEvent, RecomputeEvent
 from trainer_client.wire.problems import Problem
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
@@ -204,7 +204,7 @@ NDJSON = "application/x-ndjson"
 _EXCERPT_BYTES = 200
 
 
-EventT = TypeVar("EventT", RewardEvent, RecomputeEvent)
+EventT = TypeVar("EventT", RewardEvent, RecomputeEvent, ExportEvent)
 
 
 async def lines_of(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from trainer_client.client.answers import (
     NDJSON,
+    EventT,
     PreparedRequest,
     cut_off_error,
     lines_of,
@@ -30,8 +31,11 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.ledger import (
     CorrectedRates,
+    ExportEvent,
+    ExportKind,
     LabelReceipt,
     LabelRequest,
+    PairsBy,
     RecomputeEvent,
     RecomputeRequest,
     RecordedPage,
@@ -76,6 +80,20 @@ class RecomputeKeywords(TypedDict, total=False):
     on_uncertain: UncertainPolicy
     weights: Mapping[str, float]
     budgets: StepBudgets | Mapping[str, float]
+
+
+class ExportKeywords(TypedDict, total=False):
+    """Which rows to make of a run, and of which of its responses."""
+
+    first_step: int | None
+    last_step: int | None
+    rubric: str | None
+    criterion: str | None
+    by: PairsBy
+    all_pairs: bool
+    min_margin: float
+    min_reward: float | None
+    conversational: bool
 
 
 class VerdictFilters(TypedDict, total=False):
@@ -213,8 +231,46 @@ class AsyncLedgerMethods(AsyncConnection):
         reward = {rule: given.pop(rule) for rule in RewardOptions.model_fields if rule in given}
         body = to_json_bytes(validated(RecomputeRequest, {"run": name, "reward": reward, **given}))
         mismatch = partial(_recomputed_problem, name)
-        return self._recomputed(
+        return self._events(
             PreparedRequest("POST", "/v1/rewards/recompute", RecomputeEvent, body, accept=NDJSON, mismatch=mismatch)
+        )
+
+    def export(
+        self, run: str | None = None, as_: ExportKind = "pairs", **part: Unpack[ExportKeywords]
+    ) -> AsyncGenerator[ExportEvent, None]:
+        """Export a run as training data in the dataset formats of TRL, without a judge.
+
+        Args:
+            run: the run's name; defaults to the client's run. Pass '' for requests without a run.
+            as_: the rows to make: preference `pairs`, `sft` for all rewarded responses, the `best` one of each prompt,
+                or `verdicts`.
+
+        Part:
+            first_step, last_step: only these steps, both included; leaves out requests without a step.
+            rubric: only responses under this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.
+            criterion: only this criterion, for verdicts and pairs by criterion.
+            by: whether the responses of a pair differ in their reward (`total`, the default) or in their verdict on a
+                `criterion`.
+            all_pairs: every pair of a prompt, instead of its best and its worst response.
+            min_margin: the smallest margin of a pair.
+            min_reward: the smallest reward of a row for `sft` or `best`.
+            conversational: write messages, even where prompts and responses are texts.
+
+        Returns:
+            Events as they arrive: each `row`, and at the end a `summary` of what was left out and why.
+
+        Raises:
+            NotFound: during iteration, as the others: the ledger has no such responses.
+            InvalidRequest: an option does not apply, or the ledger has no texts of the run.
+            AdjudgeError: as for `rewards`. The request is not retried.
+        """
+        name, params = self._run_name(run), query(**{"as": as_, **part})
+
+        def mismatch(event: ExportEvent) -> str | None:
+            return None if event.summary is None else unequal({"run": name or None}, event.summary)
+
+        return self._events(
+            PreparedRequest("GET", _path(name, "/export"), ExportEvent, params=params, accept=NDJSON, mismatch=mismatch)
         )
 
     async def recorded_verdicts(
@@ -263,12 +319,12 @@ class AsyncLedgerMethods(AsyncConnection):
         body = request.model_dump_json().encode()  # a null deletes a label
         return await self.send(PreparedRequest("PUT", "/v1/labels", LabelReceipt, body))
 
-    async def _recomputed(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
+    async def _events(self, request: PreparedRequest[EventT]) -> AsyncGenerator[EventT, None]:
         done = False
         async with self._streamed(request) as response:
             request_id = response.headers.get("X-Request-Id")
             async for line in lines_of(response.aiter_bytes()):
-                event = read_event(line, RecomputeEvent, self.base_url, request_id)
+                event = read_event(line, request.answer, self.base_url, request_id)
                 require_match(request.mismatch(event), f"{request.method} {request.path}", request_id)
                 done = event.summary is not None
                 yield event

@@ -304,6 +304,7 @@ class Client:
     corrected_rates = blocking(AsyncClient.corrected_rates)
     report_measures = blocking(AsyncClient.report_measures)
     recompute = blocking_iterator(AsyncClient.recompute)
+    export = blocking_iterator(AsyncClient.export)
     recorded_verdicts = blocking_iterator(AsyncClient.recorded_verdicts)
     label = blocking(AsyncClient.label)
 

@@ -8,7 +8,7 @@ without a judge.
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
 from trainer_client.modes import RewardMode, UsedProtocol
 from trainer_client.wire.base import (
@@ -530,4 +530,58 @@ class RecomputeEvent(AnswerModel):
     start: RecomputeStart | None = None
     group: RecomputedGroup | None = None
     summary: RecomputeSummary | None = None
+    problem: Problem | None = None
+
+
+ExportKind = Literal["pairs", "sft", "best", "verdicts"]
+"""What a run is exported as: preference pairs, rewarded responses, the best response of each prompt, or verdicts."""
+
+PairsBy = Literal["total", "criterion"]
+"""What the two responses of a pair differ in: their reward, or their verdict on one criterion."""
+
+
+class ExportSummary(AnswerModel):
+    """The summary at the end of an export: what was read and written, and what was left out and why.
+
+    Attributes:
+        rows: rows of the export.
+        responses: responses that were read.
+        unrewarded: responses without a reward, because judging failed or no reward was asked for.
+        alone: prompts with fewer than two different responses to compare.
+        tied: comparisons without a difference: of a prompt, of a pair, or of a prompt on one criterion.
+        below: pairs below the smallest margin, and responses below the smallest reward.
+        repeated: rows, and responses to the same prompt, that are there already.
+        failed: verdicts that failed, are uncertain or were left out by rubric dropout, and have no label.
+        without_criterion: verdicts on no criterion of a rubric that the ledger has, such as comparisons.
+        without_texts: rows whose texts the ledger does not have.
+        with_images: rows with images, of which the ledger keeps only digests.
+        of_other_form: rows of messages in an export that began with texts.
+    """
+
+    run: str | None
+    rows: int = 0
+    responses: int = 0
+    unrewarded: int = 0
+    alone: int = 0
+    tied: int = 0
+    below: int = 0
+    repeated: int = 0
+    failed: int = 0
+    without_criterion: int = 0
+    without_texts: int = 0
+    with_images: int = 0
+    of_other_form: int = 0
+
+
+class ExportEvent(AnswerModel):
+    """One line of the answer: a row, and at the end a summary, or a problem that ends it.
+
+    Attributes:
+        row: a row in a dataset format of TRL.
+        summary: the totals; the last line.
+        problem: why the export failed midway; the last line then.
+    """
+
+    row: dict[str, JsonValue] | None = None
+    summary: ExportSummary | None = None
     problem: Problem | None = None

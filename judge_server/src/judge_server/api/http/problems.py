@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import re
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +19,8 @@ from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
 
 log = logging.getLogger("adjudge")
+
+PartT = TypeVar("PartT")
 
 _FRAMEWORK_TYPES: dict[int, ProblemType] = {
     404: "urn:adjudge:not-found",
@@ -145,3 +149,24 @@ def _response(problem: Problem, headers: dict[str, str]) -> Response:
     response = Response(problem.model_dump_json(exclude_none=True), problem.status, headers, "application/problem+json")
     add_headers(response.headers, "")
     return response
+
+
+async def stream_lines(
+    first: PartT,
+    stream: AsyncGenerator[PartT, None],
+    encode: Callable[[PartT | Problem], Awaitable[list[bytes]]],
+    request_id: str,
+) -> AsyncIterator[bytes]:
+    """Encode the parts of a stream as lines; if it fails midway, the last line is a problem."""
+    async with aclosing(stream):
+        for block in await encode(first):
+            yield block
+        try:
+            async for part in stream:
+                for block in await encode(part):
+                    yield block
+        except ServiceError as error:
+            yield (await encode(problem_of(error, request_id)))[0]
+        except Exception:
+            log.exception("request %s failed", request_id)
+            yield (await encode(problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))[0]

@@ -26,6 +26,9 @@ log = logging.getLogger("adjudge")
 
 T = TypeVar("T")
 
+NDJSON = "application/x-ndjson"
+"""The media type of an answer of one JSON object a line."""
+
 HTML_PAGES = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
 """The HTML pages; every other response is for programs."""
 

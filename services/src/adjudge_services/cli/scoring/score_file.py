@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from adjudge_services.cli.output import warn
+from adjudge_services.cli.parquet import ColumnType, ParquetFile
 from judge_server.evaluation.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
@@ -37,8 +38,10 @@ _FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
 _REASONS_KEPT = 1_000
 """Refused lines whose reasons are printed; a file of a million bad lines has one reason, mostly."""
 
-_WRITTEN_PARQUET_ROWS = 256
-"""Rows of a row group: some hundred kilobytes of verdicts."""
+_COLUMNS: Mapping[str, ColumnType] = {
+    "id": "text", "rewards": "numbers", "statuses": "texts", "failure": "text", "verdicts": "text",
+}  # fmt: skip
+"""The columns of results in Parquet: a group's `id`, and those of `trainer_client.tables.result_fields`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +323,8 @@ class ScoredFile:
 
     def __enter__(self) -> Self:
         if self._output is not None and self._output.suffix == ".parquet":
-            file = self._open.enter_context(closing(_ParquetFile(self._output)))
-            self._write = file.write
+            file = self._open.enter_context(closing(ParquetFile(self._output, _COLUMNS)))
+            self._write = lambda group: file.write({"id": group.id} | result_fields(group, single=False))
         elif self._output is not None:
             lines = self._open.enter_context(self._output.open("w", encoding="utf-8"))
             self._write = lambda group: lines.write(_json_line(group))
@@ -390,42 +393,3 @@ def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
 
 def _reason(verdict: Verdict) -> str:
     return "uncertain" if verdict.failure is None else verdict.failure.kind
-
-
-class _ParquetFile:
-    """A Parquet file of results, a row a group: its `id`, and the columns of `trainer_client.tables.result_fields`.
-
-    Raises:
-        ValueError: pyarrow is missing.
-        OSError: the file cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow
-            from pyarrow.parquet import ParquetWriter
-        except ImportError as error:
-            raise ValueError("writing Parquet needs pyarrow: pip install 'adjudge[tables]'") from error
-        text = pyarrow.string()
-        types = {"rewards": pyarrow.list_(pyarrow.float64()), "statuses": pyarrow.list_(text)}
-        names = ("id", "rewards", "statuses", "failure", "verdicts")
-        self._schema = pyarrow.schema([(name, types.get(name, text)) for name in names])
-        self._batch = pyarrow.RecordBatch
-        self._writer = ParquetWriter(path, self._schema)
-        self._rows: list[dict[str, Any]] = []
-
-    def write(self, group: GroupRewards) -> None:
-        """Write a group, once enough are there."""
-        self._rows.append({"id": group.id} | result_fields(group, single=False))
-        if len(self._rows) == _WRITTEN_PARQUET_ROWS:
-            self._flush()
-
-    def close(self) -> None:
-        """Write what waits, and the end of the file."""
-        self._flush()
-        self._writer.close()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_batch(self._batch.from_pylist(self._rows, schema=self._schema))
-            self._rows.clear()

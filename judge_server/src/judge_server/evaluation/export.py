@@ -1,0 +1,448 @@
+"""A run of the ledger as training data, in the dataset formats of TRL: pairs, SFT rows, best-of-n, verdicts.
+
+Rewards and verdicts are those that were answered; no judge is asked. A row has texts if all texts of its response are
+texts, and messages otherwise; the first row decides for all.
+
+Pairs and best responses are chosen among the responses to a prompt in a training step: those of the same prompt and
+grounding that were rewarded in the same way by the same rubric, in whatever requests they came. Rewards of a ranking
+are only compared within the group that was ranked. Responses without a reward are never chosen, nor compared with.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, groupby, islice
+from typing import Any, NamedTuple, TypeAlias
+
+from judge_server.errors import NotFound, invalid_field
+from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelling import consensus, read_texts
+from judge_server.ledger.rows import recorded_verdict, storable_text
+from judge_server.ports import LabelStore, LedgerReader
+from judge_server.scheduling.time_sharing import run_in_thread
+from rubric_store.ledger.rows import LabelFilter, LabelRow, ResponseFilter, ResponseRow, UseRecord
+from trainer_client.wire import Criterion, Verdict
+from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
+
+Row: TypeAlias = dict[str, Any]
+
+_INDEXED_AT_ONCE = 5_000
+_RESPONSES_AT_ONCE = 64
+"""Responses whose texts are in memory at a time, unless a prompt has more."""
+_ROWS_AT_ONCE = 64
+_KEYS_AT_ONCE = 500
+_KEY_BYTES = 16
+_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
+"""What the ledger keeps of an image in a message."""
+
+
+class ExportQuery(NamedTuple):
+    """What to export of a run.
+
+    Attributes:
+        project_id, run: the run.
+        kind: the rows to make.
+        first, last: only responses of these training steps, both included; None for no limit.
+        rubric: only responses under the rubric of this digest; None for all.
+        criterion: for pairs by criterion and verdicts, only this criterion; None for all but shadow criteria in pairs.
+        by: what the responses of a pair differ in.
+        all_pairs: every pair of a prompt, rather than one of its best and its worst response.
+        min_margin: the smallest margin of a pair.
+        min_reward: the smallest reward of an `sft` or `best` row; None for no limit.
+        conversational: write messages even if prompts and responses are texts.
+    """
+
+    project_id: str
+    run: str
+    kind: ExportKind = "pairs"
+    first: int | None = None
+    last: int | None = None
+    rubric: bytes | None = None
+    criterion: str | None = None
+    by: PairsBy = "total"
+    all_pairs: bool = False
+    min_margin: float = 0.0
+    min_reward: float | None = None
+    conversational: bool = False
+
+    @property
+    def responses(self) -> ResponseFilter:
+        """The responses to read."""
+        return ResponseFilter(self.project_id, self.run, self.first, self.last, rubric=self.rubric)
+
+
+async def export(
+    ledger: LedgerReader, labels: LabelStore, query: ExportQuery
+) -> AsyncGenerator[Row | ExportSummary, None]:
+    """Yield the rows of a run in the order of judging, and at the end a summary.
+
+    Memory: about 100 bytes for each row, by which repetitions are known, and for pairs and best responses about 150
+    bytes for each response of the run, by which those to a prompt are found. Texts are in memory for some responses at
+    a time.
+
+    Raises:
+        NotFound: the ledger has no such responses; raised first.
+        InvalidRequest: options contradict each other (raised first), or the ledger has no texts of the run.
+    """
+    _check(query)
+    rows = _Rows(query)
+    read = _grouped(ledger, query) if query.kind in ("pairs", "best") else _paged(ledger, query)
+    if query.kind == "verdicts":
+        rows.labels = await _labels(labels, query)
+    async for groups in read:
+        texts = await read_texts(ledger, query.project_id, rows.texts_needed(groups))
+        made = rows.make(groups, texts)
+        while some := await run_in_thread(list, islice(made, _ROWS_AT_ONCE)):
+            for row in some:
+                yield row
+    summary = rows.summary()
+    if not summary.responses:
+        raise NotFound(
+            f"The ledger has no such responses of run {query.run!r}. `adjudge runs` and GET /v1/runs list the runs; "
+            "requests of the last second may not be written yet",
+            title="Unknown run",
+        )
+    if not summary.rows and summary.without_texts:
+        raise invalid_field(
+            "run",
+            f"the ledger has no texts of run {query.run!r}; set ADJUDGE_LEDGER=all (its default) before you judge the "
+            "responses that you want to export",
+        )
+    yield summary
+
+
+def _check(query: ExportQuery) -> None:
+    if query.first is not None and query.last is not None and query.first > query.last:
+        raise invalid_field("last_step", f"is before first_step, which is {query.first}")
+    pairs = query.kind == "pairs"
+    unused = {
+        "by": query.by != "total" and not pairs,
+        "all_pairs": query.all_pairs and not pairs,
+        "min_margin": query.min_margin != 0 and not pairs,
+        "min_reward": query.min_reward is not None and query.kind not in ("sft", "best"),
+        "criterion": query.criterion is not None and query.kind != "verdicts" and query.by != "criterion",
+    }
+    for name, wrong in unused.items():
+        if wrong:
+            also = " by total" if pairs and name == "criterion" else ""
+            raise invalid_field(name, f"does not apply to an export as {query.kind}{also}; leave it out")
+
+
+async def _paged(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[list[list[UseRecord]], None]:
+    """Read the responses in the order of judging, each as a group of its own."""
+    wanted = query.responses._replace(limit=_RESPONSES_AT_ONCE, with_votes=query.kind == "verdicts")
+    while page := await ledger.responses(wanted):
+        yield [[record] for record in page]
+        wanted = wanted._replace(after=_key(page[-1]))
+
+
+async def _grouped(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[list[list[UseRecord]], None]:
+    """Read the responses that are compared with each other together, in the order of the first of each group."""
+    groups: dict[bytes, list[tuple[bytes, int]]] = {}
+    wanted = query.responses._replace(limit=_INDEXED_AT_ONCE, with_votes=False)
+    part = 0
+    while page := await ledger.responses(wanted):
+        for record in page:
+            part += record.response.position == 0
+            groups.setdefault(_comparable(record, part), []).append(_key(record))
+        wanted = wanted._replace(after=_key(page[-1]))
+    votes = query.kind == "pairs" and query.by == "criterion"
+    rest = iter(groups.values())
+    while some := list(_some_groups(rest)):
+        keys = [key for group in some for key in group]
+        by_key: dict[tuple[bytes, int], UseRecord] = {}
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            own = tuple(keys[start : start + _KEYS_AT_ONCE])
+            records = await ledger.responses(query.responses._replace(keys=own, with_votes=votes))
+            by_key |= {_key(record): record for record in records}
+        yield [[by_key[key] for key in group if key in by_key] for group in some]
+
+
+def _some_groups(groups: Iterator[list[tuple[bytes, int]]]) -> Iterator[list[tuple[bytes, int]]]:
+    """Take the next groups, until they have `_RESPONSES_AT_ONCE` responses or more."""
+    count = 0
+    while count < _RESPONSES_AT_ONCE and (group := next(groups, None)) is not None:
+        count += len(group)
+        yield group
+
+
+def _key(record: UseRecord) -> tuple[bytes, int]:
+    return record.response.request, record.response.place
+
+
+def _comparable(record: UseRecord, part: int) -> bytes:
+    """Return a digest that is equal for responses that are compared; `part` numbers the groups as they were sent."""
+    request, response = record.request, record.response
+    ranked = request.mode == "ranking"
+    return _digest(
+        request.step, request.mode, request.reward_rules, response.rubric, response.prompt, response.grounding,
+        part if ranked else None,
+    )  # fmt: skip
+
+
+def _digest(*parts: object) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=_KEY_BYTES).digest()
+
+
+async def _labels(store: LabelStore, query: ExportQuery) -> dict[bytes, bool]:
+    """Return what most people say of each labelled criterion of a response, wherever in the run they said it."""
+    found: dict[bytes, list[LabelRow]] = defaultdict(list)
+    for one in await store.labelled_uses(LabelFilter(query.project_id, query.run)):
+        found[_judged(one.use.response, one.use.votes[0][0].criterion)] += one.labels
+    said = {key: consensus(labels) for key, labels in found.items()}
+    return {key: met for key, met in said.items() if met is not None}
+
+
+def _judged(row: ResponseRow, criterion: str) -> bytes:
+    """Return the digest of what is judged: a response and a criterion of its rubric."""
+    return _digest(row.prompt, row.response, row.grounding, row.rubric, criterion)
+
+
+class _Pair(NamedTuple):
+    """A pair, with its margin and what its verdicts are about, if they are all that it differs in."""
+
+    chosen: UseRecord
+    rejected: UseRecord
+    margin: float
+    criterion: Criterion | None = None
+
+
+class _Rows:
+    """Makes the rows of an export, and counts what is left out."""
+
+    def __init__(self, query: ExportQuery) -> None:
+        self.labels: Mapping[bytes, bool] = {}
+        self._query = query
+        self._counts: Counter[str] = Counter()
+        self._seen: set[bytes] = set()
+        self._messages: bool | None = True if query.conversational else None
+
+    def summary(self) -> ExportSummary:
+        """Return the totals so far."""
+        return ExportSummary(run=self._query.run or None, **self._counts)
+
+    def texts_needed(self, groups: Iterable[Sequence[UseRecord]]) -> Iterator[ResponseRow]:
+        """Yield the responses whose texts rows may need."""
+        needs_rewards = self._query.kind != "verdicts" and self._query.by == "total"
+        return (one.response for group in groups for one in group if not needs_rewards or _reward(one) is not None)
+
+    def make(self, groups: Iterable[Sequence[UseRecord]], texts: Mapping[bytes, str]) -> Iterator[Row]:
+        """Make the rows of groups of comparable responses."""
+        for group in groups:
+            self._counts["responses"] += len(group)
+            match self._query.kind:
+                case "pairs":
+                    rows = self._pairs(group, texts)
+                case "best":
+                    rows = self._best(group, texts)
+                case "sft":
+                    rows = self._sft(group, texts)
+                case "verdicts":
+                    rows = self._verdicts(group, texts)
+            for row in rows:
+                self._counts["rows"] += 1
+                yield row
+
+    def _rewarded(self, group: Sequence[UseRecord]) -> list[UseRecord]:
+        """Return the responses that have a reward of their own verdicts."""
+        rewarded = [one for one in group if _reward(one) is not None]
+        self._counts["unrewarded"] += len(group) - len(rewarded)
+        return rewarded
+
+    def _different(self, group: Sequence[UseRecord]) -> list[UseRecord]:
+        """Return the first of the responses with each text."""
+        first: dict[bytes, UseRecord] = {}
+        for one in group:
+            first.setdefault(one.response.response, one)
+        self._counts["repeated"] += len(group) - len(first)
+        return list(first.values())
+
+    def _sft(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
+        for one in self._rewarded(group):
+            row = self._completion(one, texts)
+            if row is not None:
+                yield row
+
+    def _best(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
+        different = self._different(self._rewarded(group))
+        if different:
+            row = self._completion(max(different, key=_known_reward), texts)
+            if row is not None:
+                yield {**row, "best_of": len(different)}
+
+    def _completion(self, one: UseRecord, texts: Mapping[bytes, str]) -> Row | None:
+        reward, least = _known_reward(one), self._query.min_reward
+        if least is not None and reward < least:
+            self._counts["below"] += 1
+            return None
+        written = self._written(texts, one, one.response.response)
+        if written is None or self._is_repeated(one.response.prompt, one.response.response):
+            return None
+        prompt, completion = written
+        return {"prompt": prompt, "completion": completion, "reward": reward, **_origin(one)}
+
+    def _pairs(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
+        if self._query.by == "total":
+            rewarded = self._different(self._rewarded(group))
+            pairs = self._pairs_of([(one, _known_reward(one)) for one in rewarded])
+        else:
+            pairs = self._pairs_by_criterion(self._different(group), texts)
+        for pair in pairs:
+            if pair.margin < self._query.min_margin:
+                self._counts["below"] += 1
+                continue
+            chosen, rejected = pair.chosen.response, pair.rejected.response
+            written = self._written(texts, pair.chosen, chosen.response, rejected.response)
+            about = pair.criterion
+            name = None if about is None else about.id
+            if written is None or self._is_repeated(chosen.prompt, chosen.response, rejected.response, name):
+                continue
+            row = dict(zip(("prompt", "chosen", "rejected"), written, strict=True)) | {"margin": pair.margin}
+            if about is None:
+                row |= {"chosen_reward": _reward(pair.chosen), "rejected_reward": _reward(pair.rejected)}
+            else:
+                row |= {"criterion": about.id, "description": storable_text(about.description)}
+            yield row | _origin(pair.chosen)
+
+    def _pairs_of(self, valued: Sequence[tuple[UseRecord, float]], about: Criterion | None = None) -> Iterator[_Pair]:
+        """Yield the pairs of responses with different values, of all or of the best and the worst one."""
+        if len(valued) < 2:
+            self._counts["alone"] += 1
+            return
+        if not self._query.all_pairs:
+            valued = [max(valued, key=lambda each: each[1]), min(valued, key=lambda each: each[1])]
+        for one, other in combinations(valued, 2):
+            if one[1] == other[1]:
+                self._counts["tied"] += 1
+            else:
+                (chosen, high), (rejected, low) = (one, other) if one[1] > other[1] else (other, one)
+                yield _Pair(chosen, rejected, high - low, about)
+
+    def _pairs_by_criterion(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[_Pair]:
+        criteria = _criteria(group[0], texts) if group else {}
+        verdicts = [(one, {verdict.criterion: verdict for verdict in _verdicts_of(one)}) for one in group]
+        for criterion in criteria.values():
+            if criterion.id != self._query.criterion and (criterion.shadow or self._query.criterion is not None):
+                continue
+            given = [(one, said[criterion.id]) for one, said in verdicts if criterion.id in said]
+            scored = [(one, verdict) for one, verdict in given if verdict.score is not None]
+            self._counts["failed"] += len(given) - len(scored)
+            yield from self._pairs_on(criterion, scored)
+
+    def _pairs_on(self, criterion: Criterion, scored: Sequence[tuple[UseRecord, Verdict]]) -> Iterator[_Pair]:
+        """Yield pairs of a response that a criterion speaks for and one that it speaks against."""
+        sign = -1.0 if criterion.avoided else 1.0
+        use = "probability" if all(verdict.probability is not None for _, verdict in scored) else "score"
+        valued = [(one, sign * getattr(verdict, use)) for one, verdict in scored]
+        met = {_key(one): _is_met(verdict) for one, verdict in scored}
+        if len(scored) >= 2 and len(set(met.values())) == 1:
+            self._counts["tied"] += 1
+            return
+        for pair in self._pairs_of(valued, criterion):
+            if met[_key(pair.rejected)] == criterion.avoided != met[_key(pair.chosen)]:
+                yield pair
+            else:
+                self._counts["tied"] += 1
+
+    def _verdicts(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
+        for one in group:
+            row, criteria = one.response, _criteria(one, texts)
+            for verdict in _verdicts_of(one):
+                criterion = criteria.get(verdict.criterion)
+                if criterion is None:
+                    self._counts["without_criterion"] += 1
+                    continue
+                if self._query.criterion not in (None, criterion.id):
+                    continue
+                label = self.labels.get(_judged(row, criterion.id))
+                if verdict.score is None and label is None:
+                    self._counts["failed"] += 1
+                    continue
+                written = self._written(texts, one, row.response)
+                if written is None or self._is_repeated(_judged(row, criterion.id)):
+                    continue
+                yield {
+                    "prompt": written[0],
+                    "response": written[1],
+                    "grounding": None if row.grounding is None else _read(texts[row.grounding]),
+                    "criterion": criterion.id,
+                    "description": storable_text(criterion.description),
+                    "score": verdict.score,
+                    "probability": verdict.probability,
+                    "label": label,
+                    "method": verdict.method,
+                    **_origin(one),
+                }
+
+    def _is_repeated(self, *parts: object) -> bool:
+        """Whether a row of these texts was made before; the next one is."""
+        key = _digest(*parts)
+        repeated = key in self._seen
+        self._seen.add(key)
+        self._counts["repeated"] += repeated
+        return repeated
+
+    def _written(self, texts: Mapping[bytes, str], of: UseRecord, *responses: bytes) -> list[Any] | None:
+        """Return the prompt and responses in the form of the export, or count why they are left out."""
+        digests = [of.response.prompt, *responses]
+        grounding = of.response.grounding
+        if any(digest not in texts for digest in (*digests, *([] if grounding is None else [grounding]))):
+            self._counts["without_texts"] += 1
+            return None
+        found = [texts[digest] for digest in digests]
+        prompt, *answers = map(_read, found)
+        conversation = any(not isinstance(text, str) for text in (prompt, *answers))
+        if conversation and any(_STORED_IMAGE.search(text) for text in found):
+            self._counts["with_images"] += 1
+            return None
+        if self._messages is None:
+            self._messages = conversation
+        if not self._messages:
+            if conversation:
+                self._counts["of_other_form"] += 1
+                return None
+            return [prompt, *answers]
+        return [_as_messages("user", prompt), *[_as_messages("assistant", answer) for answer in answers]]
+
+
+def _read(stored: str) -> Any:
+    """Read a stored text or messages, without lone surrogates, which no file can hold."""
+    value = json.loads(stored)
+    return json.loads(storable_text(json.dumps(value, ensure_ascii=False))) if "\\ud" in stored else value
+
+
+def _as_messages(role: str, text: Any) -> Any:
+    """Return messages, or a text as the one message of a role."""
+    return [{"role": role, "content": text}] if isinstance(text, str) else text
+
+
+def _reward(one: UseRecord) -> float | None:
+    """Return the reward as answered; None without one, or if the failure policy alone made it."""
+    return None if one.response.status == "unscored" else one.response.reward
+
+
+def _known_reward(one: UseRecord) -> float:
+    reward = _reward(one)
+    assert reward is not None
+    return reward
+
+
+def _origin(one: UseRecord) -> Row:
+    """Return where a row is from, as the console and `GET /v1/verdicts` name it."""
+    return {"step": one.request.step, "group": one.response.group_id}
+
+
+def _criteria(one: UseRecord, texts: Mapping[bytes, str]) -> dict[str, Criterion]:
+    """Return the criteria of a response's rubric by id; none if it had no rubric."""
+    stored = json.loads(texts.get(one.response.rubric or b"", "[]"))
+    return {each["id"]: Criterion.model_validate(each) for each in stored}
+
+
+def _verdicts_of(one: UseRecord) -> Iterator[Verdict]:
+    return (recorded_verdict(list(votes)) for _, votes in groupby(one.votes, key=lambda vote: vote[0].slot))
+
+
+def _is_met(verdict: Verdict) -> bool:
+    return verdict.score is not None and verdict.score >= MET_FROM

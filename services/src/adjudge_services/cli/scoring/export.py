@@ -1,0 +1,187 @@
+"""`adjudge export`: a recorded run as preference pairs, SFT rows, best-of-n or verdicts, for TRL and others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, aclosing, closing
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from adjudge_services.cli.lazy import OPTIONS_ONLY
+from adjudge_services.cli.options import (
+    OUTPUT,
+    FirstStepOption,
+    LastStepOption,
+    LedgerUrlOption,
+    ProjectOption,
+    RunArgument,
+)
+from adjudge_services.cli.output import err, exit_with_error, show_progress
+from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
+
+if not OPTIONS_ONLY:
+    from adjudge_services.cli.parquet import ColumnType, ParquetFile
+    from adjudge_services.store import open_store
+    from judge_server.evaluation.export import ExportQuery
+    from judge_server.evaluation.export import export as exported
+    from judge_server.ledger.rows import digest_bytes
+    from judge_server.scoring.rubrics import digest_of_reference
+    from rubric_store import RubricStore, SQLLedger
+    from trainer_client import AsyncClient
+
+Row: TypeAlias = "dict[str, Any]"
+
+
+def export(
+    run: RunArgument,
+    *,
+    kind: Annotated[
+        ExportKind,
+        typer.Option(
+            "--as",
+            help="Preference pairs; sft, all rewarded responses; best, the best response of each prompt; verdicts.",
+        ),
+    ] = "pairs",
+    by: Annotated[PairsBy, typer.Option(help="Whether a pair differs in its reward or on a criterion.")] = "total",
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Every pair of a prompt, instead of its best and its worst response.")
+    ] = False,
+    min_margin: Annotated[float, typer.Option(min=0, help="Leave out pairs with a smaller margin.")] = 0.0,
+    min_reward: Annotated[
+        float | None, typer.Option(help="Leave out responses with a smaller reward, for sft and best.")
+    ] = None,
+    rubric: Annotated[str | None, typer.Option(help="Only responses under this rubric, such as name@3.")] = None,
+    criterion: Annotated[
+        str | None, typer.Option(help="Only this criterion, for verdicts and pairs by criterion.")
+    ] = None,
+    first_step: FirstStepOption = None,
+    last_step: LastStepOption = None,
+    conversational: Annotated[
+        bool, typer.Option("--conversational", help="Write messages, even where prompts and responses are texts.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write rows here, as JSONL or Parquet; else JSONL is printed.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    url: LedgerUrlOption = None,
+    project: ProjectOption = "default",
+) -> None:
+    """Export a run as training data: preference pairs, SFT rows, best-of-n, or verdicts.
+
+    Rows are in the dataset formats of TRL. Rewards are those that were answered; no judge is asked. Responses without a
+    reward are in no pair, and are never the best of their prompt. Says what was left out, and exits with 1 if there is
+    no row.
+    """
+    part = {
+        "first_step": first_step,
+        "last_step": last_step,
+        "rubric": rubric,
+        "criterion": criterion,
+        "by": by,
+        "all_pairs": all_pairs,
+        "min_margin": min_margin,
+        "min_reward": min_reward,
+        "conversational": conversational,
+    }
+    summary = asyncio.run(_write(export_parts(url, project, run, kind, part), output))
+    for line in summary_lines(summary, kind):
+        err.print(line, markup=False)
+    if not summary.rows:
+        exit_with_error(f"nothing of run {run!r} can be exported as {kind}; the lines above say why")
+
+
+async def export_parts(
+    url: str | None, project: str, run: str, kind: ExportKind, part: Mapping[str, Any]
+) -> AsyncIterator[Row | ExportSummary]:
+    """Export a run at a service, or from the database."""
+    if url is not None:
+        async with AsyncClient(url) as client:
+            async for event in client.export(run, kind, **part):
+                yield event.row if event.row is not None else event.summary or ExportSummary(run=run)
+        return
+    chosen = dict(part)
+    reference, steps = chosen.pop("rubric"), {"first": chosen.pop("first_step"), "last": chosen.pop("last_step")}
+    digest = None
+    if reference is not None:
+        async with open_store(RubricStore) as rubrics:
+            digest = digest_bytes(await digest_of_reference(rubrics, project, reference))
+    query = ExportQuery(project, run, kind, rubric=digest, **steps, **chosen)
+    async with open_store(SQLLedger) as ledger, aclosing(exported(ledger, ledger, query)) as parts:
+        async for one in parts:
+            yield one
+
+
+async def _write(parts: AsyncIterator[Row | ExportSummary], output: Path | None) -> ExportSummary:
+    """Write the rows of an export, and return its summary. The file is there once it is complete."""
+    half = None if output is None else output.with_name(f"{output.name}.part")
+    try:
+        with ExitStack() as opened, show_progress() as progress:
+            task = progress.add_task("exporting rows", total=None)
+            write: Callable[[Row], object] | None = None
+            async for part in parts:
+                if isinstance(part, ExportSummary):
+                    summary = part
+                    continue
+                write = write or _writer(opened, half, part, parquet=output is not None and output.suffix == ".parquet")
+                write(part)
+                progress.advance(task)
+        if output is not None and half is not None and half.exists():
+            half.replace(output)
+    finally:
+        if half is not None:
+            half.unlink(missing_ok=True)
+    return summary
+
+
+def _writer(opened: ExitStack, file: Path | None, first: Row, *, parquet: bool) -> Callable[[Row], object]:
+    """Open a file for rows like the first one; None for standard output."""
+    if file is not None and parquet:
+        return opened.enter_context(closing(ParquetFile(file, columns_of(first)))).write
+    lines = sys.stdout if file is None else opened.enter_context(file.open("w", encoding="utf-8"))
+    return lambda row: lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+_TEXTS = ("prompt", "completion", "chosen", "rejected", "response")
+_TYPES: Mapping[str, ColumnType] = {
+    **dict.fromkeys(("margin", "chosen_reward", "rejected_reward", "reward", "score", "probability"), "number"),
+    **dict.fromkeys(("step", "best_of"), "integer"),
+    "label": "flag",
+}
+
+
+def columns_of(first: Row) -> dict[str, ColumnType]:
+    """Return the types of the columns of an export, by its first row: all rows have messages, or all have texts."""
+    conversational = isinstance(first["prompt"], list)
+    texts: Mapping[str, ColumnType] = dict.fromkeys(_TEXTS, "messages" if conversational else "text")
+    return {name: _TYPES.get(name, texts.get(name, "text")) for name in first}
+
+
+_LEFT_OUT: Mapping[str, str] = {
+    "unrewarded": "responses without a reward, because judging failed or no reward was asked for",
+    "alone": "prompts with fewer than two different responses to compare",
+    "tied": "comparisons without a difference",
+    "below": "below the smallest margin or reward",
+    "repeated": "repeated responses or rows",
+    "failed": "verdicts that failed, are uncertain or were left out",
+    "without_criterion": "verdicts on no criterion of a rubric, such as comparisons",
+    "without_texts": "rows whose texts are not in the ledger, which ADJUDGE_LEDGER=all keeps",
+    "with_images": "rows with images, of which the ledger keeps only digests",
+    "of_other_form": "rows of messages, since the first row has texts; --conversational makes all rows messages",
+}
+
+
+def summary_lines(summary: ExportSummary, kind: ExportKind) -> list[str]:
+    """Return what to say of an export: its size, and how much was left out for which reason."""
+    lines = [f"{summary.rows:,} rows of {kind} from {summary.responses:,} responses"]
+    counts = [(getattr(summary, name), reason) for name, reason in _LEFT_OUT.items()]
+    return lines + [f"  left out: {count:,} {reason}" for count, reason in counts if count]
