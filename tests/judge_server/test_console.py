@@ -534,6 +534,7 @@ async def test_a_key_of_one_project_cannot_see_another_project(keyed: KeyedServi
         for path in (
             "/console/run?run=secret-run",
             "/console/run/reward.csv?run=secret-run",
+            "/console/run/export.jsonl?run=secret-run&as=sft",
             "/console/responses?run=secret-run",
             group,
             group.replace("/group?", "/group.csv?"),
@@ -542,6 +543,8 @@ async def test_a_key_of_one_project_cannot_see_another_project(keyed: KeyedServi
             answer = await http.get(path)
             assert answer.status_code == 404
             assert "Secret answer." not in checked(answer)
+    async with keyed.client(mine) as http:
+        assert (await http.get("/v1/runs/secret-run/export?as=sft")).status_code == 404
 
 
 async def test_a_service_without_keys_serves_only_a_loopback_host(tmp_path: Path, store: RubricStore) -> None:

@@ -1,5 +1,6 @@
 """`GET /v1/runs`: training runs and their figures over HTTP, compared with the answers."""
 
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -134,3 +135,75 @@ async def test_metrics_report_the_state_of_the_ledger(recorded: httpx2.AsyncClie
 
 async def test_a_service_without_a_ledger_has_no_ledger_metrics(http: httpx2.AsyncClient) -> None:
     assert "adjudge_ledger" not in (await http.get("/metrics")).text
+
+
+async def exported(http: httpx2.AsyncClient, run: str, **params: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of an export and its summary."""
+    answer = await http.get(f"/v1/runs/{run}/export", params=params)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    *lines, last = [json.loads(line) for line in answer.text.splitlines()]
+    return [line["row"] for line in lines], last["summary"]
+
+
+async def test_a_run_is_exported_line_by_line_with_its_filters(recorded: httpx2.AsyncClient) -> None:
+    texts = ["Yes.", "No.", "7 is “odd” 🙂.", "Perhaps."]
+    answers = [(await post(recorded, request(*texts, run="a/b", step=step))).json() for step in (1, 2)]
+    rewards = {
+        (step, text): response["reward"]
+        for step, answer in enumerate(answers, 1)
+        for text, response in zip(texts, answer["groups"][0]["responses"], strict=True)
+        if response["reward"] is not None
+    }
+    made, summary = await exported(recorded, "a%2Fb", **{"as": "sft", "first_step": 2})
+    assert {(row["step"], row["completion"]): row["reward"] for row in made} == {
+        key: reward for key, reward in rewards.items() if key[0] == 2
+    }
+    assert summary["run"] == "a/b"
+    assert summary["unrewarded"] == 4 - len(made)
+    rubric = answers[0]["groups"][0]["rubric"]
+    about = {"as": "verdicts", "criterion": "fact", "rubric": rubric}
+    verdicts, _ = await exported(recorded, "a/b", **about)
+    assert {row["criterion"] for row in verdicts} == {"fact"}
+    every, _ = await exported(recorded, "a/b", **{"all_pairs": "true", "min_margin": 0.01, "conversational": True})
+    assert all(row["margin"] >= 0.01 for row in every)
+    assert all(row["prompt"] == [{"role": "user", "content": "Is 7 prime?"}] for row in every)
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status"),
+    [
+        ("/v1/runs/nobody/export", {}, 404),
+        ("/v1/runs/r/export", {"as": "everything"}, 422),
+        ("/v1/runs/r/export", {"as": "sft", "min_margin": 0.1}, 422),
+        ("/v1/runs/r/export", {"min_margin": "nan"}, 422),
+        ("/v1/runs/r/export", {"rubric": "No Reference"}, 422),
+        ("/v1/runs/r/export", {"rubric": "sha256:" + "0" * 64}, 404),
+        ("/v1/runs/r/export", {"first_step": 2, "last_step": 1}, 422),
+    ],
+    ids=str,
+)
+async def test_an_export_of_nothing_is_refused_before_it_begins(
+    recorded: httpx2.AsyncClient, path: str, params: dict[str, Any], status: int
+) -> None:
+    await post(recorded, request("Yes.", "No.", run="r", step=1))
+    answer = await recorded.get(path, params=params)
+    assert answer.status_code == status
+    checked_problem(answer)
+
+
+async def test_the_page_of_a_run_offers_it_as_training_data(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request("Yes.", "No.", "7 is odd.", run="r", step=1, on_failure="skip"))
+    page = (await recorded.get("/console/run", params={"run": "r"})).text
+    for kind in ("pairs", "sft", "best", "verdicts"):
+        href = f"/console/run/export.jsonl?run=r&amp;as={kind}"
+        assert href in page
+        answer = await recorded.get(href.replace("&amp;", "&"))
+        assert answer.headers["Content-Disposition"] == f'attachment; filename="{kind}.jsonl"'
+        assert [json.loads(line) for line in answer.text.splitlines()] == (
+            await exported(recorded, "r", **{"as": kind})
+        )[0]
+    await post(recorded, request("Yes.", run="alone"))
+    refused = await recorded.get("/console/run/export.jsonl?run=alone")
+    assert refused.status_code == 422
+    assert "fewer than two different responses" in refused.text

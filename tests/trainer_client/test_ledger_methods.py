@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from tests.trainer_client.fake_service import ScriptedReply, problem, stream
-from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, RubricRefused, ServerError
+from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, NotReady, RubricRefused, ServerError
 
 
 class TestRecompute:
@@ -89,6 +89,28 @@ class TestRecompute:
         service.script(stream(b"<html>\n"))
         with pytest.raises(ServerError, match="not a valid RecomputeEvent"):
             list(connect(service.url).recompute("r"))
+
+
+class TestExport:
+    ROW: ClassVar = {"row": {"prompt": "Why?", "chosen": "So.", "rejected": "\u2028", "margin": 0.5}}
+    SUMMARY: ClassVar = {"summary": {"run": "a/b", "rows": 1, "responses": 2}}
+
+    def test_rows_come_as_they_arrive_and_the_summary_last(self, service, connect):
+        service.script(stream(self.ROW, self.SUMMARY))
+        row, last = connect(service.url, "a/b").export(as_="pairs", all_pairs=True, min_margin=0.25, rubric=None)
+        [asked] = service.asked
+        assert asked.method == "GET"
+        assert asked.target == "/v1/runs/a%2Fb/export?as=pairs&all_pairs=true&min_margin=0.25"
+        assert row.row == self.ROW["row"]
+        assert (last.summary.rows, last.summary.tied) == (1, 0)
+
+    def test_an_export_that_ends_early_is_an_error(self, service, connect):
+        service.script(stream(self.ROW))
+        with pytest.raises(ConnectionFailed, match="cut off before its summary"):
+            list(connect(service.url, "a/b").export())
+        service.script(stream(self.ROW, {"problem": problem("not-ready", 503).body}))
+        with pytest.raises(NotReady):
+            list(connect(service.url, "a/b").export())
 
 
 class TestRecorded:

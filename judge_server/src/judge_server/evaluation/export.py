@@ -113,6 +113,26 @@ async def export(
     yield summary
 
 
+_LEFT_OUT: Mapping[str, str] = {
+    "unrewarded": "responses without a reward, because judging failed or no reward was asked for",
+    "alone": "prompts with fewer than two different responses to compare",
+    "tied": "comparisons without a difference",
+    "below": "below the smallest margin or reward",
+    "repeated": "repeated responses or rows",
+    "failed": "verdicts that failed, are uncertain or were left out",
+    "without_criterion": "verdicts on no criterion of a rubric, such as comparisons",
+    "without_texts": "rows whose texts are not in the ledger, which ADJUDGE_LEDGER=all keeps",
+    "with_images": "rows with images, of which the ledger keeps only digests",
+    "of_other_form": "rows of messages, since the first row has texts; --conversational makes all rows messages",
+}
+
+
+def left_out(summary: ExportSummary) -> list[str]:
+    """Return how much an export left out, with the reason of each part."""
+    counts = [(getattr(summary, name), reason) for name, reason in _LEFT_OUT.items()]
+    return [f"{count:,} {reason}" for count, reason in counts if count]
+
+
 def _check(query: ExportQuery) -> None:
     if query.first is not None and query.last is not None and query.first > query.last:
         raise invalid_field("last_step", f"is before first_step, which is {query.first}")

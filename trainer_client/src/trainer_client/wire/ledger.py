@@ -6,7 +6,7 @@ without a judge.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
@@ -535,6 +535,8 @@ class RecomputeEvent(AnswerModel):
 
 ExportKind = Literal["pairs", "sft", "best", "verdicts"]
 """What a run is exported as: preference pairs, rewarded responses, the best response of each prompt, or verdicts."""
+
+EXPORT_KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
 
 PairsBy = Literal["total", "criterion"]
 """What the two responses of a pair differ in: their reward, or their verdict on one criterion."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from python_multipart.multipart import parse_options_header
@@ -14,6 +14,8 @@ from judge_server.api.http.responses import ClientDisconnected
 from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from judge_server.scheduling.time_sharing import run_in_thread, run_inline_or_in_thread
 from trainer_client.text.pieces import PIECE
+
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 MAX_FORM_BYTES = 4 * 2**20
 """The size of a form with texts or a file."""
@@ -179,12 +181,12 @@ def float_parameter(request: Request, name: str) -> float | None:
     return number
 
 
-def choice_parameter(request: Request, name: str, choices: tuple[str, ...]) -> str | None:
+def choice_parameter(request: Request, name: str, choices: tuple[ChoiceT, ...]) -> ChoiceT | None:
     """One of some values; None if it is not given."""
     value = text_parameter(request, name)
     if value and value not in choices:
         raise InvalidRequest(f"{name}: {value[:40]!r} is unknown; use one of {', '.join(choices)}")
-    return value or None
+    return next((choice for choice in choices if choice == value), None)
 
 
 def run_parameter(request: Request) -> str:

@@ -364,7 +364,7 @@ async def queue(console: Console, request: Request) -> Response:
     )
     findings = monitored.findings if monitored else ()
     labelled = await store.labelled_uses(LabelFilter(project, storable_text(run)))
-    shown = await read_queue(store, wanted, labelled, labeller, why, at, findings)  # type: ignore[arg-type]
+    shown = await read_queue(store, wanted, labelled, labeller, why, at, findings)
 
     def here(at: int, **also: str) -> str:
         given = {"first": first, "last": last, "criterion": criterion, "why": why, "at": at or None}

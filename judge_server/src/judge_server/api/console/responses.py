@@ -418,7 +418,7 @@ async def responses(console: Console, request: Request) -> Response:
     wanted = ResponseFilter(
         project, storable_text(run), first, last, float_parameter(request, "low"), float_parameter(request, "high"),
         given.get("includes_high") == "1", status, criterion=criterion and storable_text(criterion),
-        outcome=outcome if criterion else None,  # type: ignore[arg-type]
+        outcome=outcome if criterion else None,
         limit=_RESPONSES_A_PAGE + 1,
     )  # fmt: skip
 
@@ -467,7 +467,7 @@ async def ledger(console: Console, request: Request) -> Response:
         project, storable_text(run), int_parameter(request, "step"), digest, criterion and storable_text(criterion),
         None if outcome is None else _STATUS[outcome],
         limit=_VERDICTS_A_BATCH if passed else _VERDICTS_A_PAGE + 1,
-        failure=failure,  # type: ignore[arg-type]
+        failure=failure,
     )  # fmt: skip
     found, after = await _search(
         lambda after: reader.uses(wanted._replace(after=after)),

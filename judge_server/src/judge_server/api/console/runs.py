@@ -5,13 +5,13 @@ charts have a column for each bucket of steps. The numbers of each chart are als
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, suppress
 from itertools import groupby
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from judge_server.api.auth import project_of
 from judge_server.api.console.charts import (
@@ -27,14 +27,23 @@ from judge_server.api.console.charts import (
     round_steps,
     sparkline,
 )
-from judge_server.api.console.forms import int_parameter, run_parameter, step_parameters, text_parameter
+from judge_server.api.console.forms import (
+    choice_parameter,
+    int_parameter,
+    run_parameter,
+    step_parameters,
+    text_parameter,
+)
 from judge_server.api.console.rendering import Console, PageRouter, Row, Table, Value, address, csv_response
+from judge_server.api.http.responses import NDJSON, run_while_connected
+from judge_server.api.ledger import exported, row_line
 from judge_server.errors import InvalidRequest, NotFound
+from judge_server.evaluation.export import ExportQuery, left_out
 from judge_server.ledger.monitoring.metrics import FINDINGS_TIMEOUT_S
 from judge_server.ledger.monitoring.monitors import monitor_run, monitor_runs
 from judge_server.ledger.rows import storable_text
 from rubric_store.ledger.rows import CriterionBucket, RewardBin, RunChartQuery, RunCharts, RunReportQuery, StepBucket
-from trainer_client.wire.ledger import CriterionFigures, RunReport
+from trainer_client.wire.ledger import EXPORT_KINDS, CriterionFigures, ExportSummary, RunReport
 from trainer_client.wire.monitors import MonitorFinding
 
 FAILURE_MEANINGS: dict[str, str] = {
@@ -576,6 +585,27 @@ async def run_csv(console: Console, request: Request) -> Response:
         raise NotFound(f"This page has no chart {chart!r}; use one of {', '.join(_CHARTS)}.")
     _, view = await _view(console, request, distribution=chart in _COUNTED_CHARTS)
     return csv_response(getattr(view, f"{chart}_table"), f"{chart}.csv")
+
+
+@router.get("/run/export.jsonl")
+async def run_export(console: Console, request: Request) -> Response:
+    """A run as training data. If it fails midway, the connection is broken off, so that browsers say so."""
+    kind = choice_parameter(request, "as", EXPORT_KINDS) or EXPORT_KINDS[0]
+    name, (first, last) = run_parameter(request), step_parameters(request)
+    rows = exported(console.service, ExportQuery(project_of(request), storable_text(name), kind, first, last))
+    begin = await run_while_connected(request, anext(rows))  # raise before the status 200 is sent
+    if isinstance(begin, ExportSummary):
+        raise InvalidRequest(f"Nothing of this run can be exported as {kind}. Left out: {'; '.join(left_out(begin))}.")
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with aclosing(rows):
+            yield row_line(begin) + b"\n"
+            async for row in rows:
+                if isinstance(row, dict):
+                    yield row_line(row) + b"\n"
+
+    headers = {"Content-Disposition": f'attachment; filename="{kind}.jsonl"'}
+    return StreamingResponse(lines(), 200, headers, NDJSON)
 
 
 async def _view(

@@ -21,13 +21,13 @@ from adjudge_services.cli.options import (
     ProjectOption,
     RunArgument,
 )
-from adjudge_services.cli.output import err, exit_with_error, show_progress
+from adjudge_services.cli.output import err, exit_with_error, pluralize, show_progress
 from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
 
 if not OPTIONS_ONLY:
     from adjudge_services.cli.parquet import ColumnType, ParquetFile
     from adjudge_services.store import open_store
-    from judge_server.evaluation.export import ExportQuery
+    from judge_server.evaluation.export import ExportQuery, left_out
     from judge_server.evaluation.export import export as exported
     from judge_server.ledger.rows import digest_bytes
     from judge_server.scoring.rubrics import digest_of_reference
@@ -94,8 +94,9 @@ def export(
         "conversational": conversational,
     }
     summary = asyncio.run(_write(export_parts(url, project, run, kind, part), output))
-    for line in summary_lines(summary, kind):
-        err.print(line, markup=False)
+    err.print(f"{pluralize(summary.rows, 'row')} as {kind}, from {pluralize(summary.responses, 'response')}")
+    for reason in left_out(summary):
+        err.print(f"  left out: {reason}", markup=False)
     if not summary.rows:
         exit_with_error(f"nothing of run {run!r} can be exported as {kind}; the lines above say why")
 
@@ -164,24 +165,3 @@ def columns_of(first: Row) -> dict[str, ColumnType]:
     conversational = isinstance(first["prompt"], list)
     texts: Mapping[str, ColumnType] = dict.fromkeys(_TEXTS, "messages" if conversational else "text")
     return {name: _TYPES.get(name, texts.get(name, "text")) for name in first}
-
-
-_LEFT_OUT: Mapping[str, str] = {
-    "unrewarded": "responses without a reward, because judging failed or no reward was asked for",
-    "alone": "prompts with fewer than two different responses to compare",
-    "tied": "comparisons without a difference",
-    "below": "below the smallest margin or reward",
-    "repeated": "repeated responses or rows",
-    "failed": "verdicts that failed, are uncertain or were left out",
-    "without_criterion": "verdicts on no criterion of a rubric, such as comparisons",
-    "without_texts": "rows whose texts are not in the ledger, which ADJUDGE_LEDGER=all keeps",
-    "with_images": "rows with images, of which the ledger keeps only digests",
-    "of_other_form": "rows of messages, since the first row has texts; --conversational makes all rows messages",
-}
-
-
-def summary_lines(summary: ExportSummary, kind: ExportKind) -> list[str]:
-    """Return what to say of an export: its size, and how much was left out for which reason."""
-    lines = [f"{summary.rows:,} rows of {kind} from {summary.responses:,} responses"]
-    counts = [(getattr(summary, name), reason) for name, reason in _LEFT_OUT.items()]
-    return lines + [f"  left out: {count:,} {reason}" for count, reason in counts if count]
