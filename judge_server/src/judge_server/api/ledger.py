@@ -22,10 +22,11 @@ from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
+from judge_server.ports import LedgerReader
 from judge_server.ports.stores import LedgerState
 from judge_server.scoring.recompute import UnknownRun
 from judge_server.scoring.rubrics import digest_of_reference
-from rubric_store.ledger.rows import LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
+from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import Problem, VerdictStatus
 from trainer_client.wire.ledger import (
     CorrectedRates,
@@ -160,8 +161,30 @@ async def read_monitors(
     return found
 
 
-MAX_CORRECTED_VERDICTS = 500_000
-"""The most verdicts of a run that are read to correct its pass rates."""
+MAX_READ_VERDICTS = 500_000
+"""The most verdicts of a run that one request reads, to correct its pass rates or to export it."""
+
+
+async def read_judged_run(ledger: LedgerReader, part: RunRange, command: str) -> JudgedRun:
+    """Return what is known of a part of a run before its verdicts are read; `command` is the one that has no limit.
+
+    Raises:
+        UnknownRun: the ledger has no such part.
+        InvalidRequest: it has more verdicts than `MAX_READ_VERDICTS`.
+    """
+    judged = await ledger.judged_run(part)
+    if not judged.requests:
+        raise UnknownRun(
+            f"The ledger has no record of run {part.run!r} in these steps. GET /v1/runs lists the recorded runs; "
+            "verdicts of the last second may not be written yet"
+        )
+    if judged.uses > MAX_READ_VERDICTS:
+        message = (
+            f"selects {judged.uses:,} verdicts, and at most {MAX_READ_VERDICTS:,} are read; select fewer steps, or use "
+            f"`{command}` at the database"
+        )
+        raise invalid_field("last_step", message)
+    return judged
 
 
 @run_parts_router.get(
@@ -184,18 +207,7 @@ async def read_corrected_rates(
     service = service_of(request)
     ledger = service.readable_ledger()
     part = RunRange(project_of(request), storable_text(run), first_step, last_step)
-    judged = await ledger.judged_run(part)
-    if not judged.requests:
-        raise UnknownRun(
-            f"The ledger has no record of run {run!r} in these steps. GET /v1/runs lists the recorded runs; verdicts "
-            "of the last second may not be written yet"
-        )
-    if judged.uses > MAX_CORRECTED_VERDICTS:
-        message = (
-            f"selects {judged.uses:,} verdicts, and at most {MAX_CORRECTED_VERDICTS:,} are read; select fewer steps, "
-            "or use `adjudge runs show --corrected` at the database"
-        )
-        raise invalid_field("last_step", message)
+    judged = await read_judged_run(ledger, part, "adjudge runs show --corrected")
     sources = [] if service.judge_measurements is None else await service.judge_measurements()
     return correct_rates(run or None, judged.judges, await observed_rates(ledger, part), sources)
 
@@ -239,7 +251,8 @@ async def export_run(
     """Rows in the dataset formats of TRL, as they are made: see docs/export.md. No judge is asked.
 
     Every line is a JSON object: each `row`, and at the end a `summary` of what was left out and why, or a `problem` if
-    the export failed midway. Responses without a reward are in no pair, and are never the best of their prompt.
+    the export failed midway. At most 500,000 verdicts are read; select steps of a longer run. Responses without
+    a reward are in no pair, and are never the best of their prompt.
     """
     service, project_id = service_of(request), project_of(request)
     digest = None if rubric is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, rubric))
@@ -263,9 +276,17 @@ async def export_run(
 
 
 async def exported(service: Service, query: ExportQuery) -> AsyncGenerator[Row | ExportSummary, None]:
-    """Export a run of the service's ledger; raises `NotReady` if the ledger cannot be read."""
+    """Export a run of the service's ledger; raises what `export` and `read_judged_run` raise.
+
+    Raises:
+        NotReady: the ledger cannot be read.
+    """
+    ledger, labels = service.readable_ledger(), service.label_store()
+    query.check()
     try:
-        async with aclosing(export(service.readable_ledger(), service.label_store(), query)) as stream:
+        selected = RunRange(query.project_id, query.run, query.first, query.last)
+        await read_judged_run(ledger, selected, "adjudge export")
+        async with aclosing(export(ledger, labels, query)) as stream:
             async for part in stream:
                 yield part
     except ConnectionError as error:

@@ -72,21 +72,38 @@ class ExportQuery(NamedTuple):
         """The responses to read."""
         return ResponseFilter(self.project_id, self.run, self.first, self.last, rubric=self.rubric)
 
+    def check(self) -> None:
+        """Raise `InvalidRequest` for options that contradict each other or change nothing."""
+        if self.first is not None and self.last is not None and self.first > self.last:
+            raise invalid_field("last_step", f"is before first_step, which is {self.first}")
+        pairs = self.kind == "pairs"
+        unused = {
+            "by": self.by != "total" and not pairs,
+            "all_pairs": self.all_pairs and not pairs,
+            "min_margin": self.min_margin != 0 and not pairs,
+            "min_reward": self.min_reward is not None and self.kind not in ("sft", "best"),
+            "criterion": self.criterion is not None and self.kind != "verdicts" and self.by != "criterion",
+        }
+        for name, wrong in unused.items():
+            if wrong:
+                also = " by total" if pairs and name == "criterion" else ""
+                raise invalid_field(name, f"does not apply to an export as {self.kind}{also}; leave it out")
+
 
 async def export(
     ledger: LedgerReader, labels: LabelStore, query: ExportQuery
 ) -> AsyncGenerator[Row | ExportSummary, None]:
     """Yield the rows of a run in the order of judging, and at the end a summary.
 
-    Memory: about 100 bytes for each row, by which repetitions are known, and for pairs and best responses about 150
-    bytes for each response of the run, by which those to a prompt are found. Texts are in memory for some responses at
-    a time.
+    Memory: about 300 bytes for each row, by which repetitions are known, and for pairs and best responses about 400
+    bytes for each response of the run, by which those to a prompt are found. Texts are in memory for 64 responses at a
+    time, or those to one prompt if these are more.
 
     Raises:
         NotFound: the ledger has no such responses; raised first.
         InvalidRequest: options contradict each other (raised first), or the ledger has no texts of the run.
     """
-    _check(query)
+    query.check()
     rows = _Rows(query)
     read = _grouped(ledger, query) if query.kind in ("pairs", "best") else _paged(ledger, query)
     if query.kind == "verdicts":
@@ -131,23 +148,6 @@ def left_out(summary: ExportSummary) -> list[str]:
     """Return how much an export left out, with the reason of each part."""
     counts = [(getattr(summary, name), reason) for name, reason in _LEFT_OUT.items()]
     return [f"{count:,} {reason}" for count, reason in counts if count]
-
-
-def _check(query: ExportQuery) -> None:
-    if query.first is not None and query.last is not None and query.first > query.last:
-        raise invalid_field("last_step", f"is before first_step, which is {query.first}")
-    pairs = query.kind == "pairs"
-    unused = {
-        "by": query.by != "total" and not pairs,
-        "all_pairs": query.all_pairs and not pairs,
-        "min_margin": query.min_margin != 0 and not pairs,
-        "min_reward": query.min_reward is not None and query.kind not in ("sft", "best"),
-        "criterion": query.criterion is not None and query.kind != "verdicts" and query.by != "criterion",
-    }
-    for name, wrong in unused.items():
-        if wrong:
-            also = " by total" if pairs and name == "criterion" else ""
-            raise invalid_field(name, f"does not apply to an export as {query.kind}{also}; leave it out")
 
 
 async def _paged(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[list[list[UseRecord]], None]:
