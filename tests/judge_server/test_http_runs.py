@@ -7,6 +7,10 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+from judge_server.api.ledger import MAX_READ_VERDICTS, read_judged_run
+from judge_server.errors import InvalidRequest
+from rubric_store import SQLLedger
+from rubric_store.ledger.rows import JudgedRun, RunRange
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_ledger import post, recorded
@@ -207,3 +211,17 @@ async def test_the_page_of_a_run_offers_it_as_training_data(recorded: httpx2.Asy
     refused = await recorded.get("/console/run/export.jsonl?run=alone")
     assert refused.status_code == 422
     assert "fewer than two different responses" in refused.text
+
+
+async def test_a_run_of_too_many_verdicts_is_not_read_for_one_request() -> None:
+    class LongRun(SQLLedger):
+        """A ledger whose run has more verdicts than one request reads."""
+
+        def __init__(self) -> None:
+            pass
+
+        async def judged_run(self, part: RunRange) -> JudgedRun:  # type: ignore[override]
+            return JudgedRun(1, MAX_READ_VERDICTS + 1, (), {})
+
+    with pytest.raises(InvalidRequest, match=r"500,001 verdicts.*select fewer steps, or use `adjudge export`"):
+        await read_judged_run(LongRun(), RunRange("default", "r"), "adjudge export")

@@ -19,7 +19,7 @@ from rubric_store.ledger.rows import (
     RunChartQuery,
     VerdictOutcome,
 )
-from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, rewarded, verdict
+from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, request_key, rewarded, verdict
 
 WHOLE = RunChartQuery(PROJECT, "run", criterion_ids=("c0", "c1"))
 
@@ -267,3 +267,17 @@ async def test_responses_are_found_by_the_verdict_on_a_criterion(
     assert await ledger.responses(wanted._replace(criterion="c7")) == []
     assert await ledger.responses(wanted._replace(first=6, last=9)) == []
     assert await ledger.responses(wanted._replace(after=(request_key(9), 0))) == []
+
+
+async def test_responses_are_selected_by_rubric_and_by_key_with_or_without_votes(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a", "b"], ["c"]]))
+    ledger.write(request(2, [["d"], ["e"]]))
+    everything = await ledger.responses(ResponseFilter(PROJECT, "run"))
+    assert await ledger.responses(ResponseFilter(PROJECT, "run", rubric=RUBRIC)) == everything
+    assert await ledger.responses(ResponseFilter(PROJECT, "run", rubric=digest("another"))) == []
+    keys = ((request_key(2), 1), (request_key(1), 0), (request_key(3), 0))
+    wanted = ResponseFilter(PROJECT, "run", keys=keys, limit=1)
+    assert await ledger.responses(wanted) == [everything[0], everything[3]]
+    assert await ledger.responses(wanted._replace(with_votes=False)) == [
+        one._replace(votes=[]) for one in (everything[0], everything[3])
+    ]

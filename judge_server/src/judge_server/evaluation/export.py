@@ -13,7 +13,8 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, groupby, islice
+from itertools import combinations, groupby, islice, product
+from math import comb
 from typing import Any, NamedTuple, TypeAlias
 
 from judge_server.errors import NotFound, invalid_field
@@ -238,6 +239,7 @@ class _Rows:
         self._counts: Counter[str] = Counter()
         self._seen: set[bytes] = set()
         self._messages: bool | None = True if query.conversational else None
+        self._rubric: tuple[bytes, Mapping[str, Criterion]] = b"", {}
 
     def summary(self) -> ExportSummary:
         """Return the totals so far."""
@@ -333,15 +335,16 @@ class _Rows:
             return
         if not self._query.all_pairs:
             valued = [max(valued, key=lambda each: each[1]), min(valued, key=lambda each: each[1])]
-        for one, other in combinations(valued, 2):
-            if one[1] == other[1]:
-                self._counts["tied"] += 1
-            else:
-                (chosen, high), (rejected, low) = (one, other) if one[1] > other[1] else (other, one)
+        levels: dict[float, list[UseRecord]] = defaultdict(list)
+        for one, value in valued:
+            levels[value].append(one)
+        self._counts["tied"] += sum(comb(len(level), 2) for level in levels.values())
+        for high, low in combinations(sorted(levels, reverse=True), 2):
+            for chosen, rejected in product(levels[high], levels[low]):
                 yield _Pair(chosen, rejected, high - low, about)
 
     def _pairs_by_criterion(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[_Pair]:
-        criteria = _criteria(group[0], texts) if group else {}
+        criteria = self._criteria(group[0], texts) if group else {}
         verdicts = [(one, {verdict.criterion: verdict for verdict in _verdicts_of(one)}) for one in group]
         for criterion in criteria.values():
             if criterion.id != self._query.criterion and (criterion.shadow or self._query.criterion is not None):
@@ -368,7 +371,7 @@ class _Rows:
 
     def _verdicts(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
         for one in group:
-            row, criteria = one.response, _criteria(one, texts)
+            row, criteria = one.response, self._criteria(one, texts)
             for verdict in _verdicts_of(one):
                 criterion = criteria.get(verdict.criterion)
                 if criterion is None:
@@ -395,6 +398,14 @@ class _Rows:
                     "method": verdict.method,
                     **_origin(one),
                 }
+
+    def _criteria(self, one: UseRecord, texts: Mapping[bytes, str]) -> Mapping[str, Criterion]:
+        """Return the criteria of a response's rubric by id; none if it had no rubric."""
+        digest = one.response.rubric or b""
+        if self._rubric[0] != digest:
+            stored = json.loads(texts.get(digest, "[]"))
+            self._rubric = digest, {each["id"]: Criterion.model_validate(each) for each in stored}
+        return self._rubric[1]
 
     def _is_repeated(self, *parts: object) -> bool:
         """Whether a row of these texts was made before; the next one is."""
@@ -452,12 +463,6 @@ def _known_reward(one: UseRecord) -> float:
 def _origin(one: UseRecord) -> Row:
     """Return where a row is from, as the console and `GET /v1/verdicts` name it."""
     return {"step": one.request.step, "group": one.response.group_id}
-
-
-def _criteria(one: UseRecord, texts: Mapping[bytes, str]) -> dict[str, Criterion]:
-    """Return the criteria of a response's rubric by id; none if it had no rubric."""
-    stored = json.loads(texts.get(one.response.rubric or b"", "[]"))
-    return {each["id"]: Criterion.model_validate(each) for each in stored}
 
 
 def _verdicts_of(one: UseRecord) -> Iterator[Verdict]:

@@ -108,7 +108,8 @@ async def export_parts(
     if url is not None:
         async with AsyncClient(url) as client:
             async for event in client.export(run, kind, **part):
-                yield event.row if event.row is not None else event.summary or ExportSummary(run=run)
+                if (found := event.row or event.summary) is not None:
+                    yield found
         return
     chosen = dict(part)
     reference, steps = chosen.pop("rubric"), {"first": chosen.pop("first_step"), "last": chosen.pop("last_step")}
