@@ -84,6 +84,8 @@ def test_a_run_with_nothing_to_export_leaves_the_file_as_it_was(record: Any, tmp
     assert "nothing of run 'r' can be exported as pairs" in said
     assert file.read_text() == "before"
     assert "adjudge runs" in failure_of(adjudge("export", "nobody", "-o", file))
+    record(body("8 please", "8", run="s"))
+    assert "No such file" in failure_of(adjudge("export", "s", "--as", "sft", "-o", tmp_path / "nowhere" / "file"))
     assert "leave it out" in failure_of(adjudge("export", "r", "--as", "sft", "--min-margin", 0.5))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -103,11 +103,11 @@ def export(
 
 async def export_parts(
     url: str | None, project: str, run: str, kind: ExportKind, part: Mapping[str, Any]
-) -> AsyncIterator[Row | ExportSummary]:
+) -> AsyncGenerator[Row | ExportSummary, None]:
     """Export a run at a service, or from the database."""
     if url is not None:
-        async with AsyncClient(url) as client:
-            async for event in client.export(run, kind, **part):
+        async with AsyncClient(url) as client, aclosing(client.export(run, kind, **part)) as events:
+            async for event in events:
                 if (found := event.row or event.summary) is not None:
                     yield found
         return
@@ -123,20 +123,21 @@ async def export_parts(
             yield one
 
 
-async def _write(parts: AsyncIterator[Row | ExportSummary], output: Path | None) -> ExportSummary:
+async def _write(parts: AsyncGenerator[Row | ExportSummary, None], output: Path | None) -> ExportSummary:
     """Write the rows of an export, and return its summary. The file is there once it is complete."""
-    half = None if output is None else output.with_name(f"{output.name}.part")
+    half = None if output is None else output.with_name(f"{output.stem}.part{output.suffix}")
     try:
         with ExitStack() as opened, show_progress() as progress:
             task = progress.add_task("exporting rows", total=None)
             write: Callable[[Row], object] | None = None
-            async for part in parts:
-                if isinstance(part, ExportSummary):
-                    summary = part
-                    continue
-                write = write or _writer(opened, half, part, parquet=output is not None and output.suffix == ".parquet")
-                write(part)
-                progress.advance(task)
+            async with aclosing(parts):
+                async for part in parts:
+                    if isinstance(part, ExportSummary):
+                        summary = part
+                        continue
+                    write = write or _writer(opened, half, part)
+                    write(part)
+                    progress.advance(task)
         if output is not None and half is not None and half.exists():
             half.replace(output)
     finally:
@@ -145,9 +146,9 @@ async def _write(parts: AsyncIterator[Row | ExportSummary], output: Path | None)
     return summary
 
 
-def _writer(opened: ExitStack, file: Path | None, first: Row, *, parquet: bool) -> Callable[[Row], object]:
+def _writer(opened: ExitStack, file: Path | None, first: Row) -> Callable[[Row], object]:
     """Open a file for rows like the first one; None for standard output."""
-    if file is not None and parquet:
+    if file is not None and file.suffix == ".parquet":
         return opened.enter_context(closing(ParquetFile(file, columns_of(first)))).write
     lines = sys.stdout if file is None else opened.enter_context(file.open("w", encoding="utf-8"))
     return lambda row: lines.write(json.dumps(row, ensure_ascii=False) + "\n")
