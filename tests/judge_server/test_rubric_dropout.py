@@ -206,6 +206,28 @@ async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_
         await ledger.close()
 
 
+async def test_components_add_up_to_estimated_rewards_and_are_recomputed(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
+    migrations.upgrade(url)
+    ledger = SQLLedger(url)
+    try:
+        rules = {"mode": "absolute_points", "components": "kind"}
+        answer = await score(await scorer(SynchronousRecorder(ledger)), body(reward=rules))
+        for group in answer.groups:
+            assert group.left_out
+            assert group.component_weights == pytest.approx({"answer": 1 / 24, "point": 23 / 24})
+            for response in group.responses:
+                total = sum(group.component_weights[name] * (r or 0.0) for name, r in response.components.items())
+                assert total == pytest.approx(response.reward, abs=1e-9)
+        asked = RecomputeRequest.model_validate({"run": "r", "reward": rules})
+        groups = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+        assert [(g.component_weights, [r.components for r in g.responses]) for g in groups] == [
+            (g.component_weights, [r.components for r in g.responses]) for g in answer.groups
+        ]
+    finally:
+        await ledger.close()
+
+
 async def test_step_deltas_agree_with_the_srar_method() -> None:
     criteria = [
         {"id": "answer", "kind": "answer", "description": "Says yes."},

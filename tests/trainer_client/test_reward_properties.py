@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from trainer_client.rewards import UnsuitableRubric, check_rubric, reward, reward_outcome
+from trainer_client.rewards import RewardOutcome, UnsuitableRubric, check_rubric, reward, reward_outcome
 from trainer_client.wire import NEEDS_NO_RUBRIC, CriterionKind, RewardMode
 
 MEANS = st.sampled_from(["weighted_mean", "factual_override", "partial_credit"])
@@ -141,9 +141,9 @@ def test_a_reward_is_missing_only_if_completions_of_the_failed_verdicts_disagree
     rewards = {reward(criteria, list(way), mode, **beside) for way in ways}
     outcome = reward_outcome(criteria, scores, mode, **beside)
     if len(rewards) == 1:
-        assert outcome == (rewards.pop(), "partial" if None in scores else "scored", None, 0)
+        assert outcome == RewardOutcome(rewards.pop(), "partial" if None in scores else "scored", None, 0)
     else:
-        assert outcome == (None, "unscored", None, 0)
+        assert outcome == RewardOutcome(None, "unscored", None, 0)
 
 
 GRADED_CRITERION = st.fixed_dictionaries(
@@ -191,10 +191,10 @@ def test_a_gate_is_decided_exactly_if_all_completions_of_missing_scores_agree(sc
     ways = {passes(filled, fraction) for filled in product(*([0.0, 0.4, 1.0] if s is None else [s] for s in scores))}
     outcome = reward_outcome([{}] * len(scores), scores, "gate", on_failure, gate_fraction=float(fraction))
     if len(ways) == 1:
-        assert outcome == (float(ways.pop()), "partial" if None in scores else "scored", None, 0)
+        assert outcome == RewardOutcome(float(ways.pop()), "partial" if None in scores else "scored", None, 0)
     elif on_failure == "skip" and any(s is not None for s in scores):
         kept = [s for s in scores if s is not None]
-        assert outcome == (float(passes(kept, fraction)), "partial", "skip", scores.count(None))
+        assert outcome == RewardOutcome(float(passes(kept, fraction)), "partial", "skip", scores.count(None))
     else:
         zero = on_failure == "zero"
-        assert outcome == (0.0 if zero else None, "unscored", "zero" if zero else None, 0)
+        assert outcome == RewardOutcome(0.0 if zero else None, "unscored", "zero" if zero else None, 0)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from trainer_client.modes import Term
+from trainer_client.modes import UNTAGGED, Term
 from trainer_client.wire import RubricContent
 from trainer_client.wire.criteria import Criterion, CriterionKind
 from trainer_client.wire.problems import field_errors
@@ -105,8 +105,8 @@ _KINDS = frozenset(get_args(CriterionKind))
 
 
 CriterionLike = Criterion | Mapping[str, Any]
-"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False) and,
-for messages, `id`."""
+"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False), `tags`
+(default none) and, for messages, `id`."""
 
 
 def read_criteria(criteria: Sequence[CriterionLike | Term]) -> list[Term]:
@@ -123,16 +123,17 @@ def _term(index: int, criterion: CriterionLike | Term) -> Term:
         return criterion
     if isinstance(criterion, Criterion):  # a check for Mapping would be slow
         label, kind, given, shadow = criterion.id, criterion.kind, criterion.weight, criterion.shadow
+        tags: Sequence[str] = criterion.tags
     else:
         label = criterion.get("id", f"criteria[{index}]")
         kind, given = criterion.get("kind", "point"), criterion.get("weight", 1.0)
-        shadow = bool(criterion.get("shadow", False))
+        shadow, tags = bool(criterion.get("shadow", False)), criterion.get("tags") or ()
     if kind not in _KINDS:
         raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
     weight = given if type(given) is float else as_number(given)
     if not math.isfinite(weight):
         raise ValueError(f"criteria[{index}].weight is {given!r}; a weight must be a finite number")
-    return Term(str(label), kind, weight, shadow)
+    return Term(str(label), kind, weight, shadow, str(tags[0]) if tags else UNTAGGED)
 
 
 def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:

@@ -27,6 +27,12 @@ A criterion is *satisfied* if its score is 1. A high grade or probability below 
 
 Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
 therefore bound all others.
+
+A reward has components, each of some of the criteria. In a linear mode, the component C has the reward
+sum over C of w_j s_j / sum over C of |w_j|, or the mean of its s_j in `graded_mean` and `stepwise`, and the weight that
+makes the reward the sum of weight times component: sum over C of |w_j| / the mode's own denominator, or C's share of
+the criteria that count. `stepwise` multiplies that by 1 - lambda, and its format is a component of weight lambda. In
+the other modes a component is the mode's formula over its criteria, and has no weight.
 """
 
 import math
@@ -36,6 +42,7 @@ from typing import Literal, NamedTuple
 
 __all__ = [
     "MODES",
+    "UNTAGGED",
     "Explained",
     "Given",
     "JudgingProtocol",
@@ -68,8 +75,12 @@ RewardMode = Literal[
 ]
 
 
+UNTAGGED = "untagged"
+"""The component by tag of the criteria without a tag."""
+
+
 class Term(NamedTuple):
-    """The fields of a criterion that the formulas need: a label for messages, kind, weight, and whether it is a shadow.
+    """The fields of a criterion that the formulas need: its label, kind, weight, whether it is a shadow, its first tag.
 
     Shadow criteria are judged but not rewarded, so every formula leaves them out.
     """
@@ -78,6 +89,7 @@ class Term(NamedTuple):
     kind: str
     weight: float
     shadow: bool = False
+    tag: str = UNTAGGED
 
 
 ScoredTerms = Sequence[tuple[Term, float]]
@@ -160,11 +172,49 @@ class Mode(ABC):
     def explain(self, scored: ScoredTerms, given: Given) -> Explained:
         """Say how the reward follows from the scores."""
 
+    def of_component(self) -> "Mode":
+        """The mode whose formula gives the reward of a component from its criteria, with a `format_weight` of 0."""
+        return self
 
-class WeightedMean(Mode):
+    def component_weight(self, part: Sequence[Term], counted: Sequence[Term], given: Given) -> float:
+        """The weight of a component, some of the criteria that count, in the reward of a linear mode."""
+        return len(part) / len(counted)
+
+    def format_component(self, given: Given) -> tuple[float, float] | None:
+        """The weight and the reward of the response's format; None if the mode does not reward it."""
+        return None
+
+
+class _Points(Mode):
+    """The sum of weights times scores, divided by a size of the rubric."""
+
+    sentence: str
+
+    @abstractmethod
+    def sizes(self, terms: Sequence[Term]) -> list[float]:
+        """What adds up to the size."""
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        size = sum(self.sizes([term for term, _ in scored]))
+        return _points(scored) / size if size > 0 else None
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        return _quotient(self.sentence, scored, self.sizes([term for term, _ in scored]))
+
+    def of_component(self) -> Mode:
+        return AbsolutePoints()
+
+    def component_weight(self, part: Sequence[Term], counted: Sequence[Term], given: Given) -> float:
+        return sum(_absolute(part)) / sum(self.sizes(counted))
+
+
+class WeightedMean(_Points):
     """The mean of the scores, weighted by the criteria."""
 
     sentence = "The reward is the mean of the scores, weighted by the criteria."
+
+    def sizes(self, terms: Sequence[Term]) -> list[float]:
+        return [term.weight for term in terms]
 
     def check(self, terms: Sequence[Term], name: RewardMode) -> None:
         _refuse_rewarded_pitfalls(terms, name)
@@ -176,11 +226,7 @@ class WeightedMean(Mode):
         return None if mean is None else min(1.0, max(0.0, mean))
 
     def estimate(self, scored: ScoredTerms, given: Given) -> float | None:
-        total = sum(term.weight for term, _ in scored)
-        return _points(scored) / total if total > 0 else None
-
-    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
-        return _quotient(self.sentence, scored, [term.weight for term, _ in scored])
+        return super().value(scored, given)
 
 
 class FactualOverride(WeightedMean):
@@ -201,6 +247,9 @@ class FactualOverride(WeightedMean):
             return Explained(f"The reward is 1, because every factual criterion ({satisfied}) is satisfied.", "1", 1.0)
         return super().explain(scored, given)
 
+    def of_component(self) -> Mode:
+        return self
+
     @staticmethod
     def _satisfied(scored: ScoredTerms) -> int:
         """The number of factual criteria if all are satisfied, else 0."""
@@ -208,36 +257,30 @@ class FactualOverride(WeightedMean):
         return len(factual) if factual and min(factual) == 1.0 else 0
 
 
-class Points(Mode):
+class Points(_Points):
     """The points earned, divided by the positive points of the rubric."""
+
+    sentence = "The reward is the points earned, divided by the positive points of the rubric."
 
     def check(self, terms: Sequence[Term], name: RewardMode) -> None:
         _refuse_rewarded_pitfalls(terms, name)
         _require_positive_weight(terms, name)
 
-    def value(self, scored: ScoredTerms, given: Given) -> float | None:
-        positive = sum(_positive(scored))
-        return _points(scored) / positive if positive > 0 else None
-
-    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
-        sentence = "The reward is the points earned, divided by the positive points of the rubric."
-        return _quotient(sentence, scored, _positive(scored))
+    def sizes(self, terms: Sequence[Term]) -> list[float]:
+        return _positive(terms)
 
 
-class AbsolutePoints(Mode):
+class AbsolutePoints(_Points):
     """The points earned, divided by the size of all points."""
+
+    sentence = "The reward is the points earned, divided by the size of all points."
 
     def check(self, terms: Sequence[Term], name: RewardMode) -> None:
         _refuse_rewarded_pitfalls(terms, name)
         _require_any_weight(terms, name)
 
-    def value(self, scored: ScoredTerms, given: Given) -> float | None:
-        size = sum(abs(term.weight) for term, _ in scored)
-        return _points(scored) / size if size > 0 else None
-
-    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
-        sentence = "The reward is the points earned, divided by the size of all points."
-        return _quotient(sentence, scored, [abs(term.weight) for term, _ in scored])
+    def sizes(self, terms: Sequence[Term]) -> list[float]:
+        return _absolute(terms)
 
 
 class ClippedPoints(Mode):
@@ -260,13 +303,13 @@ class ClippedPoints(Mode):
     def explain(self, scored: ScoredTerms, given: Given) -> Explained:
         points = _points(scored)
         if given.only_mistakes:
-            sizes = [abs(term.weight) for term, _ in scored]
+            sizes = _absolute([term for term, _ in scored])
             return Explained(
                 "The reward is 1 minus the share of the mistakes that were made.",
                 f"max(0, 1 + ({_sum(scored)}) / ({_added(sizes)}))",
                 max(0.0, 1 + points / (sum(sizes) or 1.0)),
             )
-        positive = _positive(scored)
+        positive = _positive([term for term, _ in scored])
         return Explained(
             "The reward is the points earned, divided by the positive points of the rubric, and kept between 0 and 1.",
             f"min(1, max(0, ({_sum(scored)}) / ({_added(positive)})))",
@@ -307,6 +350,12 @@ class Stepwise(Mode):
             f"{short(1 - share)} × {_written_mean(scored)} + {short(share)} × {int(bool(given.format_ok))}",
             self.value(scored, given) or 0.0,
         )
+
+    def component_weight(self, part: Sequence[Term], counted: Sequence[Term], given: Given) -> float:
+        return (1.0 - given.format_weight) * super().component_weight(part, counted, given)
+
+    def format_component(self, given: Given) -> tuple[float, float] | None:
+        return (given.format_weight, float(bool(given.format_ok))) if given.format_weight else None
 
 
 class GradedMean(Mode):
@@ -437,8 +486,12 @@ def _points(scored: ScoredTerms) -> float:
     return sum(term.weight * score for term, score in scored)
 
 
-def _positive(scored: ScoredTerms) -> list[float]:
-    return [term.weight for term, _ in scored if term.weight > 0]
+def _positive(terms: Sequence[Term]) -> list[float]:
+    return [term.weight for term in terms if term.weight > 0]
+
+
+def _absolute(terms: Sequence[Term]) -> list[float]:
+    return [abs(term.weight) for term in terms]
 
 
 def _mean(scored: ScoredTerms) -> float | None:

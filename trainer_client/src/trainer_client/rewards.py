@@ -11,8 +11,9 @@ Every formula is monotone in each score. The completions of the missing scores t
 therefore bound all others: if both give the same reward, no missing score can change it.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
@@ -21,7 +22,9 @@ from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
+    ZERO_POLICIES,
     AppliedPolicy,
+    ComponentsBy,
     Failure,
     FailureKind,
     FailurePolicy,
@@ -37,6 +40,7 @@ __all__ = [
     "UnscoredCriteria",
     "UnsuitableRubric",
     "check_rubric",
+    "component_weights",
     "explain_reward",
     "read_criteria",
     "reward",
@@ -77,13 +81,20 @@ class RewardOutcome(NamedTuple):
     `status` is `scored` if every criterion has a score, `partial` if some have none but there is a reward, and
     `unscored` if the scores give no reward; `reward` is then None, or 0.0 under a policy of zero. `policy_applied` is
     the policy that determined the reward, if any. `dropped` is the number of criteria that `skip` left out.
+    `components` holds the component rewards by name, if they were asked for.
     """
 
     reward: float | None
     status: Literal["scored", "partial", "unscored"]
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
+    components: Mapping[str, float | None] = MappingProxyType({})
 
+
+FORMAT_COMPONENT = "format"
+"""The component of the response's format, in a mode that rewards it."""
+
+_T = TypeVar("_T")
 
 _WHOLE_RESPONSE = Term("(response)", "point", 1.0)
 
@@ -227,9 +238,12 @@ class ResponseFacts(NamedTuple):
 def reward_verdicts(
     criteria: Sequence[CriterionLike | Term], verdicts: Sequence[Verdict], rules: RewardRules, facts: ResponseFacts
 ) -> RewardOutcome:
-    """Compute the reward of one response before penalties, and say how it was determined.
+    """Compute the reward of one response before penalties, and its components, and say how it was determined.
 
-    `reward_outcome` says what the rules mean.
+    `reward_outcome` says what the rules mean. A component is the reward of its criteria alone, under the same policies
+    and the same sample; `trainer_client.modes` has the formula. If a policy of zero determined the reward, every
+    component is 0, so that they still add up to it. A component whose criteria all have weight 0 has no reward, and is
+    left out.
 
     Args:
         criteria: the M criteria of the rubric; they are not read for `likert` and `outcome`.
@@ -242,7 +256,7 @@ def reward_verdicts(
     """
     options, sample = rules.reward, facts.sample
     terms = read_criteria(criteria)
-    check_terms(filter_kinds(rewarded_terms(terms), options.kinds, options.mode), options.mode)
+    check_terms(filter_kinds(rewarded_terms(terms), options.kinds, options.mode), options.mode, options.components)
     if rules.on_failure not in _FAILURE_POLICIES:
         raise ValueError(f"on_failure is {rules.on_failure!r}; use one of {', '.join(_FAILURE_POLICIES)}")
     if rules.on_uncertain not in _UNCERTAIN_POLICIES:
@@ -270,6 +284,21 @@ def reward_verdicts(
     ]
     given = _given(options, facts.format_ok, [each.term for each in counted])
     status: Literal["scored", "partial"] = "partial" if any(each.score is None for each in rewarded) else "scored"
+    outcome = _outcome(mode, counted, given, rules, sample, status)
+    if options.components is None:
+        return outcome
+    return outcome._replace(components=_components(mode, counted, given, rules, sample, outcome))
+
+
+def _outcome(
+    mode: Mode,
+    counted: Sequence["_Counted"],
+    given: Given,
+    rules: RewardRules,
+    sample: CriteriaSample | None,
+    status: Literal["scored", "partial"],
+) -> RewardOutcome:
+    """Return the reward of the criteria that count, by the bounds of their missing scores and the policies."""
     worst, best = _bounds(mode, counted, given, None if sample is None else sample.inclusion)
     if worst == best:
         return RewardOutcome(worst, status)
@@ -284,6 +313,83 @@ def reward_verdicts(
             return outcome if worst is not None else RewardOutcome(None, "unscored")
         missing = [each for each in rest if each.score is None]
     return _without_scores(missing, rules)
+
+
+def _components(
+    mode: Mode,
+    counted: Sequence["_Counted"],
+    given: Given,
+    rules: RewardRules,
+    sample: CriteriaSample | None,
+    outcome: RewardOutcome,
+) -> dict[str, float | None]:
+    """Return the component rewards of a response with this outcome.
+
+    A verdict that the reward needs has raised an error by now, if that is the policy. One that only a component needs
+    raises none.
+    """
+    errors = {name: "null" for name in ("on_failure", "on_uncertain") if getattr(rules, name) == "error"}
+    rules = rules.model_copy(update=errors)
+    rewards: dict[str, float | None] = {}
+    for name, part in _parted(counted, rules.reward.components, lambda each: each.term).items():
+        terms = [each.term for each in part]
+        alone = _given(rules.reward, given.format_ok, terms)._replace(format_weight=0.0)
+        if _has_reward(mode, terms, alone):
+            rewards[name] = _outcome(mode.of_component(), part, alone, rules, sample, "scored").reward
+    if (form := mode.format_component(given)) is not None:
+        rewards[FORMAT_COMPONENT] = form[1]
+    return dict.fromkeys(rewards, 0.0) if outcome.policy_applied in ZERO_POLICIES else rewards
+
+
+def component_weights(criteria: Sequence[CriterionLike | Term], options: RewardOptions) -> dict[str, float]:
+    """Return the weight of each component of the rewards by a rubric.
+
+    A reward before penalties is the sum of weight times component, unless the policy `skip` left out criteria.
+
+    Args:
+        criteria: the M criteria of the rubric.
+        options: the mode, and what the components are made of.
+
+    Returns:
+        The weights by name; none for modes that are not linear, or without components.
+
+    Raises:
+        UnsuitableRubric, ValueError: as `check_rubric`.
+    """
+    mode = MODES[options.mode]
+    if options.components is None or mode.not_linear:
+        return {}
+    terms = filter_kinds(rewarded_terms(read_criteria(criteria)), options.kinds, options.mode)
+    check_terms(terms, options.mode, options.components)
+    counted = [term for term in terms if mode.counts(term)]
+    given = _given(options, None, counted)
+    weights = {
+        name: mode.component_weight(part, counted, given)
+        for name, part in _parted(counted, options.components, lambda term: term).items()
+        if _has_reward(mode, part, given._replace(format_weight=0.0))
+    }
+    if (form := mode.format_component(given)) is not None:
+        weights[FORMAT_COMPONENT] = form[0]
+    return weights
+
+
+def _parted(counted: Sequence[_T], by: ComponentsBy | None, term: Callable[[_T], Term]) -> dict[str, list[_T]]:
+    """Deal what counts into components, in the order in which their names first occur."""
+    parts: dict[str, list[_T]] = {}
+    for each in counted:
+        parts.setdefault(_component_of(term(each), by), []).append(each)
+    return parts
+
+
+def _component_of(term: Term, by: ComponentsBy | None) -> str:
+    if by == "criterion":
+        return term.label
+    return term.kind if by == "kind" else term.tag
+
+
+def _has_reward(mode: Mode, part: Sequence[Term], given: Given) -> bool:
+    """Whether a component has a reward: not if its criteria all have weight 0 in a mode that divides by weights."""
+    return mode.of_component().value([(term, 0.0) for term in part], given) is not None
 
 
 def explain_reward(
@@ -395,7 +501,12 @@ def _zero_policy(failed: Sequence[_Counted], on_failure: FailurePolicy) -> Appli
     return "zero" if on_failure == "zero" else None
 
 
-def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Collection[str] | None = None) -> None:
+def check_rubric(
+    criteria: Sequence[CriterionLike],
+    mode: RewardMode,
+    kinds: Collection[str] | None = None,
+    components: ComponentsBy | None = None,
+) -> None:
     """Refuse a rubric that does not suit a mode, before anything is judged. With `kinds`, only these criteria count.
 
     - `weighted_mean`, `factual_override` and `partial_credit` need a positive weight and allow no negative one;
@@ -404,13 +515,15 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Col
     - `gate` allows neither a negative weight nor a `pitfall`, which it would count in favour of the response.
     - `stepwise` needs a criterion of kind `answer`, and `graded_mean` needs any criterion.
     - `ranking` needs any criterion. `likert` and `outcome` accept anything, including no criteria.
+    - With `components` by criterion or tag, `stepwise` refuses an answer criterion whose id or first tag is `format`,
+      the name of the component of the format.
 
     Raises:
         UnsuitableRubric: the rubric breaks these rules, or no criterion is of the given kinds.
         ValueError: an unknown mode or kind, kinds for `likert`, `outcome` or `ranking`, or a weight that is not a
             finite number.
     """
-    check_terms(filter_kinds(rewarded_terms(read_criteria(criteria)), kinds, mode), mode)
+    check_terms(filter_kinds(rewarded_terms(read_criteria(criteria)), kinds, mode), mode, components)
 
 
 def rewarded_terms(terms: list[Term]) -> list[Term]:
@@ -418,11 +531,19 @@ def rewarded_terms(terms: list[Term]) -> list[Term]:
     return [term for term in terms if not term.shadow]
 
 
-def check_terms(terms: list[Term], mode: RewardMode) -> None:
+def check_terms(terms: list[Term], mode: RewardMode, components: ComponentsBy | None = None) -> None:
     """Refuse terms that do not suit a mode; see `check_rubric` for the rules and errors."""
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
     MODES[mode].check(terms, mode)
+    if components is None or MODES[mode].format_component(Given()) is None:
+        return
+    for term in terms:
+        if MODES[mode].counts(term) and _component_of(term, components) == FORMAT_COMPONENT:
+            raise UnsuitableRubric(
+                f"the component of criterion {term.label!r} would be called {FORMAT_COMPONENT!r}, as that of the "
+                f"response's format in mode {mode!r}; rename the criterion or its first tag"
+            )
 
 
 def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:

@@ -219,7 +219,7 @@ async def plan_sample(
         request.rubric,
         PROJECT_ID,
         deadline=deadline,
-        rubric_check=lambda criteria: check_rubric(criteria, mode, request.reward.kinds),
+        rubric_check=lambda criteria: check_rubric(criteria, mode, request.reward.kinds, request.reward.components),
     )
     resolved = [_with_share(rubric, criteria_share) for rubric in resolved]
     prepared, asked = judge.prepared_for(request.judging, request.protocol), AskedGroups.of(request)

@@ -24,7 +24,7 @@ from judge_server.scoring.verdicts import read_votes
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank
-from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric
+from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric, component_weights
 from trainer_client.wire import (
     PROTOCOLS_FOR,
     YES_NO_PROTOCOLS,
@@ -215,7 +215,7 @@ def _rubrics(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -
         options = rules[one.reward_rules].reward
         try:
             if one.rubric in run.rubrics:
-                check_rubric(rubrics[one.rubric][0], options.mode, options.kinds)
+                check_rubric(rubrics[one.rubric][0], options.mode, options.kinds, options.components)
         except UnsuitableRubric as error:
             raise RubricRefused(f"rubric {_reference(one.rubric)}: {error}") from None
     return rubrics
@@ -236,13 +236,18 @@ def _rewarded(
         if in_force.reward.mode == "ranking":
             groups += [_ranked(in_force, part, totals) for part in _parts(group)]
             continue
+        recomputed = tuple([_response(in_force, request.budgets, rubrics, one, totals) for one in group])
+        weights: dict[str, float] = {}
+        if in_force.reward.components is not None:
+            weights = component_weights(rubrics[group[0].rubric][0], in_force.reward)
         groups.append(
             RecomputedGroup(
                 request_id=request_id,
                 step=group[0].step,
                 id=group_id,
                 rubric=_reference(group[0].rubric),
-                responses=tuple([_response(in_force, request.budgets, rubrics, one, totals) for one in group]),
+                component_weights=weights,
+                responses=recomputed,
             )
         )
     return groups

@@ -59,6 +59,7 @@ from trainer_client.rewards import (
     Term,
     UnscoredCriteria,
     check_rubric,
+    component_weights,
     read_criteria,
     reward_verdicts,
 )
@@ -295,7 +296,9 @@ class Scorer:
             request.rubric,
             project_id,
             deadline=deadline,
-            rubric_check=None if options is None else partial(check_rubric, mode=options.mode, kinds=options.kinds),
+            rubric_check=None
+            if options is None
+            else partial(check_rubric, mode=options.mode, kinds=options.kinds, components=options.components),
             where=asked.field,
             allow_retired=request.allow_retired,
         )
@@ -460,6 +463,9 @@ async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer
                 responses.append(_reward_response(job, group.sample, terms, planned, verdicts))
     except UnscoredCriteria as error:
         raise _judging_failed(job.outcomes, error) from None
+    options = job.reward_rules.reward
+    if options.components is not None:
+        extra["component_weights"] = component_weights(group.rubric.criteria, options)
     if group.sample is not None:
         extra |= {"left_out": left_out_ids(group.rubric.criteria, group.sample), "inclusion": group.sample.inclusion}
     return wire.GroupRewards(
@@ -545,6 +551,7 @@ class RewardResult(NamedTuple):
             "status": self.outcome.status,
             "policy_applied": self.outcome.policy_applied,
             "dropped": self.outcome.dropped,
+            "components": self.outcome.components,
         }
 
 

@@ -111,6 +111,8 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
                 which each response meets another of about its own standing; `pivot`, every response against the same
                 one of the group, which a hash of the texts picks. Default: `all_pairs`.
             rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
+            components: answer each response's component rewards too: of each criterion, or of the criteria of each kind
+                or tag.
             rationale: have the judge write its reasons before the verdict, and return them.
             think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. Default: 0.
             reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all

@@ -76,6 +76,7 @@ class RewardKeywords(JudgingKeywords, total=False):
     use: Literal["verdict", "probability"]
     schedule: Literal["all_pairs", "swiss", "pivot"]
     rounds: int | None
+    components: Literal["criterion", "kind", "tag"] | None
     on_uncertain: Literal["null", "error", "zero", "skip"] | None
     dropout: RubricDropout | Mapping[str, Any] | None
     gold: GoldSampling | Mapping[str, Any] | None

@@ -453,6 +453,7 @@ class RecomputedResponse(AnswerModel):
         position: its position in the group, from 0.
         unpenalised: the reward before penalties; null if there are none.
         dropped: the number of criteria that the policy left out.
+        components: the component rewards by name; left out of the JSON if none were asked for.
     """
 
     position: int
@@ -461,6 +462,7 @@ class RecomputedResponse(AnswerModel):
     status: Literal["scored", "partial", "unscored"]
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
+    components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
     steps: tuple[StepReward, ...] = ()
 
 
@@ -470,12 +472,14 @@ class RecomputedGroup(AnswerModel):
     Attributes:
         id: the group's id.
         rubric: the digest of the rubric; null if there was none.
+        component_weights: as in `GroupRewards`.
     """
 
     request_id: str
     step: int | None
     id: str
     rubric: str | None
+    component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     responses: tuple[RecomputedResponse, ...]
 
 

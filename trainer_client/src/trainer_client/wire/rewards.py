@@ -103,6 +103,10 @@ def why_no_probability(protocol: UsedProtocol | None, judging: JudgingOptions) -
     return None
 
 
+ComponentsBy = Literal["criterion", "kind", "tag"]
+"""What the components of a reward are made of: each criterion, or the criteria of a kind, or of a first tag."""
+
+
 class RewardOptions(RequestModel):
     """How verdicts become a reward.
 
@@ -124,6 +128,9 @@ class RewardOptions(RequestModel):
             which each response meets another of about its own standing; `pivot`, every response against the same one
             of the group, which a hash of the texts picks.
         rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
+        components: answer each response's component rewards too: of each criterion, or of the criteria of each kind or
+            tag. A criterion counts for its first tag, and without one for `untagged`. `trainer_client.modes` has the
+            formula.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -136,6 +143,7 @@ class RewardOptions(RequestModel):
     use: VerdictUse = "verdict"
     schedule: RankingSchedule = "all_pairs"
     rounds: Annotated[int, Field(ge=1, le=MAX_RANKED), STRICT_NUMBER] | None = None
+    components: ComponentsBy | None = None
 
     @model_validator(mode="after")
     def _schedule_is_of_a_ranking(self) -> "RewardOptions":
@@ -156,10 +164,16 @@ class RewardOptions(RequestModel):
 
     @model_validator(mode="after")
     def _mode_reads_criteria(self) -> "RewardOptions":
-        if self.kinds is not None and (self.mode in NEEDS_NO_RUBRIC or self.mode == "ranking"):
-            raise ValueError(
-                f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave out kinds"
-            )
+        if self.mode in NEEDS_NO_RUBRIC or self.mode == "ranking":
+            if self.kinds is not None:
+                raise ValueError(
+                    f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave out kinds"
+                )
+            if self.components is not None:
+                raise ValueError(
+                    f"mode {self.mode!r} rewards the whole response, so its reward has no components; leave out "
+                    "components, or take a mode that reads criteria, such as 'weighted_mean'"
+                )
         return self
 
     @property
@@ -458,6 +472,8 @@ class ResponseReward(AnswerModel):
         status: `scored` if every criterion has a verdict, `partial` if some failed or are uncertain but there is a
             reward, `unscored` if the verdicts give no reward.
         dropped: the number of criteria that the policy left out.
+        components: the component rewards by name, before penalties; null where a missing verdict could change one. Left
+            out of the JSON if none were asked for.
         verdicts: the verdicts behind it, one for each criterion.
     """
 
@@ -466,6 +482,7 @@ class ResponseReward(AnswerModel):
     status: ResponseStatus
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
+    components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
     characters_omitted: int = 0
     characters_hidden: int = 0
     suspicious: bool | None = None
@@ -482,6 +499,8 @@ class GroupRewards(AnswerModel):
         left_out: the criteria that dropout left out; not in the JSON without dropout.
         inclusion: the probability with which dropout judged each droppable criterion; not in the JSON without it.
         ranking: how the responses were ranked; only in that mode.
+        component_weights: in a linear mode, the weight of each component: a reward before penalties is the sum of
+            weight times component, unless the policy `skip` left out criteria. Not in the JSON without components.
     """
 
     id: str
@@ -490,6 +509,7 @@ class GroupRewards(AnswerModel):
     left_out: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
     inclusion: float | None = Field(default=None, exclude_if=is_unset)
     ranking: RankingReport | None = Field(default=None, exclude_if=is_unset)
+    component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     responses: tuple[ResponseReward, ...]
 
 
