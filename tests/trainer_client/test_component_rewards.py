@@ -1,5 +1,7 @@
 """Components of rewards: what each is, how they add up, and what a missing verdict does to them."""
 
+import pickle
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -93,6 +95,11 @@ def test_asking_for_components_changes_nothing_else(case):
     asked = reward_verdicts(criteria, verdicts, RewardRules(reward=options), facts)
     plain = options.model_copy(update={"components": None})
     assert reward_verdicts(criteria, verdicts, RewardRules(reward=plain), facts) == asked._replace(components={})
+
+
+def test_an_outcome_can_be_pickled():
+    found = outcome([criterion("a")], [1], by=None)
+    assert pickle.loads(pickle.dumps(found)) == found
 
 
 def test_a_component_of_mistakes_lies_between_minus_one_and_zero():

@@ -12,7 +12,6 @@ therefore bound all others: if both give the same reward, no missing score can c
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
@@ -88,7 +87,7 @@ class RewardOutcome(NamedTuple):
     status: Literal["scored", "partial", "unscored"]
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
-    components: Mapping[str, float | None] = MappingProxyType({})
+    components: Mapping[str, float | None] = {}
 
 
 FORMAT_COMPONENT = "format"
