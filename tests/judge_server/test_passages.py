@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.combining import Band, CascadeRule
 from judge_server.judging.passages import Excerpt, PassageFinder, common_paragraphs, not_shown
 from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, Reply
+from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
@@ -152,6 +154,21 @@ async def test_a_verdict_names_the_passages_of_the_response_as_sent() -> None:
     assert FACTS["herons"] in " ".join(sent[one.start : one.end] for one in herons.passages)
     assert (unheard.score, unheard.passages) == (0.0, ())
     assert '"passages":[]' in unheard.model_dump_json()
+
+
+async def test_a_cascade_names_the_passages_too() -> None:
+    members = {name: await judge(ScriptedEngine(knows_herons)) for name in ("small", "large")}
+    cascade = CombinedJudge(members, "cascade", CascadeRule(Band(0.4, 0.6)))
+    answer = await score(Scorer(cascade, None), body(LONG, HERONS))  # type: ignore[arg-type]
+    (verdict,) = answer.groups[0].responses[0].verdicts
+    assert (verdict.score, bool(verdict.passages)) == (1.0, True)
+
+
+async def test_a_decoy_leaves_a_criterion_of_its_name_its_own_passages() -> None:
+    rubric = {"criteria": [{"id": "decoy", "description": HERONS}]}
+    asked = body(LONG, HERONS) | {"rubric": rubric, "judging": {"passages": 500, "defences": ["decoy"]}}
+    answer = await score(Scorer(await judge(ScriptedEngine(knows_herons)), None), asked)  # type: ignore[arg-type]
+    assert answer.groups[0].responses[0].verdicts[0].score == 1.0
 
 
 async def test_a_verdict_on_whole_texts_says_nothing_of_passages() -> None:

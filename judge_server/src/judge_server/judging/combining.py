@@ -339,7 +339,7 @@ def combine_plans(prepared: PreparedConfig, plans: Sequence[ResponsePlan]) -> Re
         if own[0].method == BY_JUDGE:
             votes = zip(*[one.digests for one in own], strict=True)
             digests = tuple([_combined_digest(prepared.fingerprint, vote) for vote in votes])
-            pending.append(PendingVerdict(own[0].criterion, BY_JUDGE, digests))
+            pending.append(PendingVerdict(own[0].criterion, BY_JUDGE, digests, passages=own[0].passages))
         else:
             pending.append(own[0])
     omitted = max(plan.characters_omitted for plan in plans)

@@ -564,7 +564,8 @@ class GroupPlanner:
         assert self._passages is not None
         characters = self._passages if keep is None else min(self._passages, keep)
         finder = PassageFinder(judged.text) if len(judged.text) > characters else None
-        asked = (*to_ask, decoy_for(judged.text)) if "decoy" in self._defences and to_ask else to_ask
+        # the decoy first, so that a criterion of the rubric with its id keeps its own passages
+        asked = (decoy_for(judged.text), *to_ask) if "decoy" in self._defences and to_ask else to_ask
         excerpts: list[Excerpt] = []
         shown: dict[str, tuple[str, tuple[Passage, ...]]] = {}
         for criterion in asked:

@@ -287,6 +287,7 @@ async def _plan_verdicts(
     responses: list[PlannedResponse] = []
     opens = opened_by(group.prompt, options.prompt_opens)
     shared = prompt + sum(map(len, filter(None, (context.grounding, group.reference_answer, group.ground_truth))))
+    shared += len(rubric.criteria) * (prepared.config.passages or 0)
     for given in group.responses:
         await slicer.yield_if_due()
         response = as_response(given)
