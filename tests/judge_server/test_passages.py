@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.combining import Band, CascadeRule
-from judge_server.judging.passages import Excerpt, PassageFinder, common_paragraphs, not_shown
+from judge_server.judging.passages import MOST_SENTENCES, Excerpt, PassageFinder, common_paragraphs, not_shown
 from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, Reply
 from judge_server.scoring.combined import CombinedJudge
@@ -80,6 +80,18 @@ def test_without_a_common_word_the_beginning_and_the_end_are_shown() -> None:
     assert (excerpt.found, excerpt.spans) == (False, ((0, 250), (len(LONG) - 250, len(LONG))))
 
 
+@pytest.mark.parametrize("word", ["Caf\u200bé", "Cafe\u0301", "Ｃａｆé"])
+def test_a_word_is_found_as_the_judge_sees_it(word: str) -> None:
+    text = f"{FILLER * 12}A {word} opens at noon. {FILLER * 12}"
+    assert word in read(text, PassageFinder(text).excerpt("Café", 500).spans)
+
+
+def test_a_text_of_many_short_sentences_is_shown_in_few_passages() -> None:
+    excerpt = PassageFinder("a. b. " * 2000).excerpt("about a", 2000)
+    assert len(excerpt.spans) <= MOST_SENTENCES
+    assert len(excerpt.text) < 4000
+
+
 def test_what_no_excerpt_shows_is_counted_once() -> None:
     assert not_shown(100, [Excerpt("", ((0, 10), (20, 40)), found=True), Excerpt("", ((30, 50),), found=True)]) == 60
     assert not_shown(100, []) == 100
@@ -113,6 +125,20 @@ def test_a_grounding_is_searched_for_the_criterion_and_the_response() -> None:
 def test_texts_that_are_short_enough_are_asked_about_as_without_passages() -> None:
     of = criteria(HERONS, FERRY)
     assert prompts(SHORT, of, grounding=FILLER) == prompts(SHORT, of, passages=None, grounding=FILLER)
+
+
+def test_hidden_text_is_shortened_too() -> None:
+    of = [Criterion(id="c", description=HERONS, weight=-1)]
+    hidden = f"An answer.\n<think>{'A lie about herons. ' * 500}</think>\n{LONG}"
+    assert max(map(len, prompts(hidden, of))) < 3000
+
+
+async def test_a_response_is_truncated_further_where_its_passages_are_too_long() -> None:
+    judging = {"passages": 3000, "truncate": True}
+    asked = body(LONG * 20, HERONS) | {"judging": judging}
+    asking = await judge(ScriptedEngine(knows_herons, context_tokens=700))
+    answer = await score(Scorer(asking, None), asked)  # type: ignore[arg-type]
+    assert answer.groups[0].responses[0].verdicts[0].score == 1.0
 
 
 def test_a_call_has_the_same_digest_whatever_is_asked_beside_it() -> None:

@@ -103,3 +103,18 @@ def test_a_rubric_is_selected_by_its_name(record: Any, tmp_path: Path) -> None:
     record(body("7 also", "none", rubric=json.loads(criteria.read_text())))
     result = adjudge("export", "r", "--rubric", "team/short@1", exit_code=0)
     assert [json.loads(line)["chosen"] for line in result.stdout.splitlines()] == ["7 also"]
+
+
+def test_a_link_stays_and_other_files_are_left_alone(record: Any, tmp_path: Path) -> None:
+    record(body("7 please", "no", step=2))
+    file, link, beside = tmp_path / "rows.jsonl", tmp_path / "link.jsonl", tmp_path / "rows.part.jsonl"
+    file.write_text("old")
+    beside.write_text("mine")
+    link.symlink_to(file)
+    failure_of(adjudge("export", "nosuch", "-o", file))
+    assert file.read_text() == "old"
+    adjudge("export", "r", "-o", link, exit_code=0)
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["chosen"] == "7 please"
+    assert beside.read_text() == "mine"
+    assert sorted(tmp_path.glob("*.jsonl")) == sorted([file, link, beside])

@@ -135,6 +135,7 @@ async def test_responses_to_a_prompt_are_compared_whatever_requests_they_came_in
         {"reward": {"mode": "weighted_mean", "kinds": ["point"]}, "rubric": {"criteria": RUBRIC["criteria"][:2]}},
         {"group": {"grounding": "Three and four are seven."}},
         {"rubric": {"criteria": RUBRIC["criteria"][:2]}},
+        {"judging": {"rationale": True}},
     ],
     ids=lambda other: next(iter(other)),
 )

@@ -4,7 +4,7 @@ Rewards and verdicts are those that were answered; no judge is asked. A row has 
 texts, and messages otherwise; the first row decides for all.
 
 Pairs and best responses are chosen among the responses to a prompt in a training step: those of the same prompt and
-grounding that were rewarded in the same way by the same rubric, in whatever requests they came. Rewards of a ranking
+grounding that the same judge and rubric rewarded in the same way, in whatever requests they came. Rewards of a ranking
 are only compared within the group that was ranked. Responses without a reward are never chosen, nor compared with.
 """
 
@@ -198,7 +198,8 @@ def _comparable(record: UseRecord, part: int) -> bytes:
     request, response = record.request, record.response
     ranked = request.mode == "ranking"
     return _digest(
-        request.step, request.mode, request.reward_rules, response.rubric, response.prompt, response.grounding,
+        request.step, request.fingerprint, request.mode, request.reward_rules,
+        response.rubric, response.prompt, response.grounding,
         part if ranked else None,
     )  # fmt: skip
 
@@ -312,9 +313,6 @@ class _Rows:
         else:
             pairs = self._pairs_by_criterion(self._different(group), texts)
         for pair in pairs:
-            if pair.margin < self._query.min_margin:
-                self._counts["below"] += 1
-                continue
             chosen, rejected = pair.chosen.response, pair.rejected.response
             written = self._written(texts, pair.chosen, chosen.response, rejected.response)
             about = pair.criterion
@@ -340,6 +338,9 @@ class _Rows:
             levels[value].append(one)
         self._counts["tied"] += sum(comb(len(level), 2) for level in levels.values())
         for high, low in combinations(sorted(levels, reverse=True), 2):
+            if high - low < self._query.min_margin:
+                self._counts["below"] += len(levels[high]) * len(levels[low])
+                continue
             for chosen, rejected in product(levels[high], levels[low]):
                 yield _Pair(chosen, rejected, high - low, about)
 

@@ -339,7 +339,9 @@ def combine_plans(prepared: PreparedConfig, plans: Sequence[ResponsePlan]) -> Re
         if own[0].method == BY_JUDGE:
             votes = zip(*[one.digests for one in own], strict=True)
             digests = tuple([_combined_digest(prepared.fingerprint, vote) for vote in votes])
-            pending.append(PendingVerdict(own[0].criterion, BY_JUDGE, digests, passages=own[0].passages))
+            shown = [one.passages for one in own if one.passages is not None]
+            passages = tuple(dict.fromkeys([each for of_one in shown for each in of_one])) if shown else None
+            pending.append(PendingVerdict(own[0].criterion, BY_JUDGE, digests, passages=passages))
         else:
             pending.append(own[0])
     omitted = max(plan.characters_omitted for plan in plans)

@@ -8,14 +8,19 @@ the collection, so that words which occur everywhere in it count little.
 
 import math
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from judge_server.judging.presentation import sentence_ends
+from judge_server.prompts.disguises import normalise
 
 Span = tuple[int, int]
 """A half-open range of code points."""
+
+MOST_SENTENCES = 50
+"""The most sentences that are shown for a criterion, each of which may need a note of what was left out before it."""
 
 LONGEST_SENTENCE = 400
 """The most characters of a sentence; a longer one is divided, at white space if it has any."""
@@ -23,7 +28,7 @@ LONGEST_SENTENCE = 400
 _K1, _B = 1.2, 0.75
 _STEM = 6
 _WORD = re.compile(r"\w+")
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_UNSPACED = re.compile(r"[\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 class Excerpt(NamedTuple):
@@ -67,8 +72,9 @@ class PassageFinder:
     def excerpt(self, about: str, characters: int) -> Excerpt:
         """Return what to show of the text to somebody who asks about `about`, in at most `characters` characters.
 
-        Sentences that share a word with `about` are taken, the best first, while there is room; those that adjoin are
-        one passage. If there is none, it is the beginning and the end of the text, and nothing counts as found.
+        Sentences that share a word with `about` are taken, the best first, while there is room, and no more than
+        `MOST_SENTENCES`; those that adjoin are one passage. If there is none, it is the beginning and the end of the
+        text, and nothing counts as found.
         """
         text, passages = self._text, list[Span]()
         for start, end in sorted(self._best(about, characters)):
@@ -88,12 +94,12 @@ class PassageFinder:
             rarity = math.log1p((len(self._sentences) - len(found) + 0.5) / (len(found) + 0.5))
             for place, weight in found:
                 scores[place] += rarity * weight
-        left = characters
+        left, taken = characters, 0
         for place in sorted(scores, key=lambda place: (-scores[place], place)):
             start, end = self._sentences[place]
-            if end - start <= left:
+            if end - start <= left and taken < MOST_SENTENCES:
                 yield start, end
-                left -= end - start
+                left, taken = left - (end - start), taken + 1
 
 
 def _with_notes(text: str, passages: Sequence[Span]) -> str:
@@ -133,8 +139,12 @@ def _sentences(text: str) -> Iterator[Span]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    """Yield the beginnings of words, so that their endings do not matter, and pairs of characters of scripts without
-    spaces."""
+    """Yield the first six letters of words, whose endings matter less, and pairs of letters of scripts without spaces.
+
+    Letters are read as they are shown to the judge, without hidden and disguised ones.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", normalise(text))
     for word in _WORD.findall(text.casefold()):
         if _UNSPACED.search(word) and len(word) > 1:
             yield from (word[at : at + 2] for at in range(len(word) - 1))

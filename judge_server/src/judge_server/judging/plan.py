@@ -13,6 +13,7 @@ from judge_server.judging.presentation import (
     decoy_for,
     has_content,
     images_of,
+    material_characters,
     show_hidden,
     show_response,
     steps_of,
@@ -310,7 +311,7 @@ class GroupPlanner:
         unmet = self._decided(judged)
         to_ask = tuple([criterion for criterion in self._to_ask if criterion.id not in unmet])
         on_passages: dict[str, _OnPassages] = {}
-        if self._is_long(judged):
+        if to_ask and self._is_long(judged):
             shared, omitted, on_passages = self._shared_with_passages(judged, to_ask, final_answer, keep)
         else:
             shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
@@ -548,6 +549,11 @@ class GroupPlanner:
                 )
         return tuple(pending)
 
+    def most_shown(self, judged: JudgedContent) -> int:
+        """Return the most characters of a response that a call shows, notes left out."""
+        length = material_characters(judged)
+        return length if self._passages is None or judged.messages is not None else min(length, self._passages)
+
     def _is_long(self, judged: JudgedContent) -> bool:
         """Whether a text is to be shown in passages. Responses sent as messages are judged on whole texts."""
         if self._passages is None or judged.messages is not None:
@@ -565,26 +571,32 @@ class GroupPlanner:
         characters = self._passages if keep is None else min(self._passages, keep)
         finder = PassageFinder(judged.text) if len(judged.text) > characters else None
         # the decoy first, so that a criterion of the rubric with its id keeps its own passages
-        asked = (decoy_for(judged.text), *to_ask) if "decoy" in self._defences and to_ask else to_ask
+        decoys = (decoy_for(judged.text),) if "decoy" in self._defences else ()
+        hidden, hidden_omitted = without_middle(judged.hidden, characters)
         excerpts: list[Excerpt] = []
         shown: dict[str, tuple[str, tuple[Passage, ...]]] = {}
-        for criterion in asked:
+        for criterion in (*decoys, *to_ask):
             response, grounding, passages = judged.text, None, list[Passage]()
             if finder is not None:
-                excerpts.append(finder.excerpt(criterion.description, characters))
-                response = excerpts[-1].text
-                passages += _passages_of("response", excerpts[-1], judged.offset)
+                excerpt = finder.excerpt(criterion.description, characters)
+                excerpts += () if criterion in decoys else (excerpt,)
+                response = excerpt.text
+                passages += _passages_of("response", excerpt, judged.offset)
             if self._grounding_finder is not None:
                 found = self._grounding_finder.excerpt(f"{criterion.description}\n{response}", self._passages)
                 grounding = found.text
                 passages += _passages_of("grounding", found)
-            whole, _ = self._shared(replace(judged, text=response), (), (), final_answer, None, grounding)
+            shortened = replace(judged, text=response, hidden=hidden)
+            whole, _ = self._shared(shortened, (), (), final_answer, None, grounding)
             shown[criterion.id] = whole, tuple(passages)
-        nothing = judged if finder is None else replace(judged, text="")
+        nothing = replace(judged, text=judged.text if finder is None else "", hidden=hidden)
         blank, _ = self._shared(nothing, (), (), final_answer, None, None if self._grounding_finder is None else " ")
         shared = common_paragraphs([blank, *[whole for whole, _ in shown.values()]])
         rest = {id_: _OnPassages(whole[len(shared) :], passages) for id_, (whole, passages) in shown.items()}
-        return shared, not_shown(len(judged.text), excerpts) if finder is not None else 0, rest
+        omitted = 0 if finder is None else not_shown(len(judged.text), excerpts)
+        if any(criterion.avoided for criterion in self._to_ask):
+            omitted += hidden_omitted
+        return shared, omitted, rest
 
     def _shared(
         self,

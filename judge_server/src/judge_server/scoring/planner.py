@@ -26,7 +26,6 @@ from judge_server.judging.plan import (
 from judge_server.judging.presentation import (
     fit_grounding,
     images_of,
-    material_characters,
     planned_characters,
     prompt_characters,
 )
@@ -157,7 +156,8 @@ def check_request_size(
         calls += further + content_free
         verdicts += responses * (options.votes * asked + by_program) + further + content_free
         if prepared is not None and prepared.config.passages is not None:
-            characters += responses * options.votes * asked * 2 * prepared.config.passages
+            beside = sum(len(text) for text in (group.reference_answer, group.ground_truth) if text)
+            characters += responses * options.votes * asked * (2 * prepared.config.passages + beside)
         shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
         characters += responses * (shared + prompt_characters(group.prompt)) + sum(map(_characters, group.responses))
     about = (
@@ -264,7 +264,8 @@ async def _plan_verdicts(
     group, options = asked.groups[index], asked.judging
     context, omitted = await read_context(judge, prepared, asked, index)
     criteria, prompt = criteria_characters(rubric.criteria), planned_characters(group.prompt)
-    large = criteria + prompt + len(group.ground_truth or "") > LARGE_CHARACTERS
+    searched = len(context.grounding or "") if prepared.config.passages is not None else 0
+    large = criteria + prompt + searched + len(group.ground_truth or "") > LARGE_CHARACTERS
     sample = None if dropped is None else _draw(dropped, prepared, context, group, rubric)
     make_planner = partial(
         GroupPlanner,
@@ -373,7 +374,7 @@ async def _plan(
     async def keeping(keep: int | None) -> ResponsePlan:
         return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
 
-    return await fit_response(judge.executor, judge.identity.context_tokens, material_characters(material), keeping)
+    return await fit_response(judge.executor, judge.identity.context_tokens, planner.most_shown(material), keeping)
 
 
 def _check_decoys(prepared: PreparedConfig | None, options: JudgingOptions) -> None:

@@ -57,8 +57,8 @@ CriteriaPerCall = Annotated[
 ]
 """A number of criteria, or `all` of a rubric's criteria."""
 
-LEAST_PASSAGES = 500
-"""The fewest characters of passages that a request can ask for."""
+LEAST_PASSAGES, MOST_PASSAGES = 500, 20_000
+"""The fewest and the most characters of passages that a request can ask for: those of fifty long sentences."""
 
 RATIONALE_TOKENS = 160
 """The maximum length of a rationale, in the judge's tokens."""
@@ -129,7 +129,7 @@ class JudgingOptions(ComparisonOptions):
     votes: SafeInt = Field(default=1, ge=1, le=32)
     temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
     truncate: Flag = False
-    passages: Annotated[int, Field(ge=LEAST_PASSAGES), STRICT_NUMBER] | None = None
+    passages: Annotated[int, Field(ge=LEAST_PASSAGES, le=MOST_PASSAGES), STRICT_NUMBER] | None = None
     steps: StepRule = "headings"
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
     contextual_calibration: Flag | None = None

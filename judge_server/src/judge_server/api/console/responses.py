@@ -360,10 +360,10 @@ def read_text(stored: str | None, limit: int | None) -> list[TextPart]:
 
 
 def quote_passages(passages: Iterable[Passage], response: str | None, grounding: str | None) -> list[TextPart]:
-    """The passages that a verdict was asked on, of texts as they are in the ledger; empty if it lacks the text."""
+    """The passages that a verdict was asked on, of those texts that the ledger has."""
     stored = {"response": response, "grounding": grounding}
     texts = {name: "" if text is None else json.loads(text) for name, text in stored.items()}
-    return [_part(one.text, texts[one.text][one.start : one.end].strip(), None) for one in passages]
+    return [_part(one.text, texts[one.text][one.start : one.end].strip(), None) for one in passages if texts[one.text]]
 
 
 def _part(role: str, text: str, limit: int | None) -> TextPart:

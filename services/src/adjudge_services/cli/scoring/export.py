@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing, closing
@@ -124,8 +125,11 @@ async def export_parts(
 
 
 async def _write(parts: AsyncGenerator[Row | ExportSummary, None], output: Path | None) -> ExportSummary:
-    """Write the rows of an export, and return its summary. The file is there once it is complete."""
-    half = None if output is None else output.with_name(f"{output.stem}.part{output.suffix}")
+    """Write the rows of an export, and return its summary.
+
+    A file is replaced once the export is complete. What is not a file, such as a device, is written to as it is.
+    """
+    target, half = (None, None) if output is None else _files(output)
     try:
         with ExitStack() as opened, show_progress() as progress:
             task = progress.add_task("exporting rows", total=None)
@@ -135,23 +139,30 @@ async def _write(parts: AsyncGenerator[Row | ExportSummary, None], output: Path 
                     if isinstance(part, ExportSummary):
                         summary = part
                         continue
-                    write = write or _writer(opened, half, part)
+                    write = write or _writer(opened, half or target, part)
                     write(part)
                     progress.advance(task)
-        if output is not None and half is not None and half.exists():
-            half.replace(output)
+        if target is not None and half is not None and half.exists():
+            half.replace(target)
     finally:
         if half is not None:
             half.unlink(missing_ok=True)
     return summary
 
 
+def _files(output: Path) -> tuple[Path, Path | None]:
+    """Return the file that a path names, and the one to write before it is replaced; None if it is no regular file."""
+    target = output.resolve()
+    whole = target.is_file() or not target.exists()
+    return target, target.with_name(f"{target.stem}.{secrets.token_hex(8)}{target.suffix}") if whole else None
+
+
 def _writer(opened: ExitStack, file: Path | None, first: Row) -> Callable[[Row], object]:
     """Open a file for rows like the first one; None for standard output."""
-    if file is not None and file.suffix == ".parquet":
+    if file is not None and file.suffix.lower() == ".parquet":
         return opened.enter_context(closing(ParquetFile(file, columns_of(first)))).write
-    lines = sys.stdout if file is None else opened.enter_context(file.open("w", encoding="utf-8"))
-    return lambda row: lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    lines = sys.stdout.buffer if file is None else opened.enter_context(file.open("wb"))
+    return lambda row: lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 _TEXTS = ("prompt", "completion", "chosen", "rejected", "response")
