@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from judge_server.errors import invalid_field
@@ -291,6 +292,7 @@ class GroupPlanner:
         grounding = self._shown.grounding or ""
         is_long = self._passages is not None and len(grounding) > self._passages
         self._grounding_finder = PassageFinder(grounding) if is_long else None
+        self._response_finder = lru_cache(maxsize=1)(PassageFinder)  # a response is planned again to fit the context
         self._content_free: ResponsePlan | None = None
         self._content_free_by_id: dict[str, tuple[bytes, ProbabilityMap]] = {}
         if prepared.config.contextual and self._to_ask:
@@ -569,12 +571,12 @@ class GroupPlanner:
         """
         assert self._passages is not None
         characters = self._passages if keep is None else min(self._passages, keep)
-        finder = PassageFinder(judged.text) if len(judged.text) > characters else None
+        finder = self._response_finder(judged.text) if len(judged.text) > characters else None
         # the decoy first, so that a criterion of the rubric with its id keeps its own passages
         decoys = (decoy_for(judged.text),) if "decoy" in self._defences else ()
         hidden, hidden_omitted = without_middle(judged.hidden, characters)
         excerpts: list[Excerpt] = []
-        shown: dict[str, tuple[str, tuple[Passage, ...]]] = {}
+        shown: dict[str, _OnPassages] = {}
         for criterion in (*decoys, *to_ask):
             response, grounding, passages = judged.text, None, list[Passage]()
             if finder is not None:
@@ -588,11 +590,11 @@ class GroupPlanner:
                 passages += _passages_of("grounding", found)
             shortened = replace(judged, text=response, hidden=hidden)
             whole, _ = self._shared(shortened, (), (), final_answer, None, grounding)
-            shown[criterion.id] = whole, tuple(passages)
+            shown[criterion.id] = _OnPassages(whole, tuple(passages))
         nothing = replace(judged, text=judged.text if finder is None else "", hidden=hidden)
         blank, _ = self._shared(nothing, (), (), final_answer, None, None if self._grounding_finder is None else " ")
-        shared = common_paragraphs([blank, *[whole for whole, _ in shown.values()]])
-        rest = {id_: _OnPassages(whole[len(shared) :], passages) for id_, (whole, passages) in shown.items()}
+        shared = common_paragraphs([blank, *[one.shown for one in shown.values()]])
+        rest = {id_: one._replace(shown=one.shown[len(shared) :]) for id_, one in shown.items()}
         omitted = 0 if finder is None else not_shown(len(judged.text), excerpts)
         if any(criterion.avoided for criterion in self._to_ask):
             omitted += hidden_omitted
