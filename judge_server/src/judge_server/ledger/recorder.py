@@ -446,6 +446,9 @@ def _has_transient_failure(judged: JudgedRequest) -> bool:
     """Whether a verdict failed that may succeed in another attempt."""
     plans = [response.plan for group in judged.groups for response in group.responses]
     verdicts = [
-        combine_votes([judged.outcomes.by_digest[d] for d in one.digests]) for plan in plans for one in plan.pending
+        combine_votes([judged.outcomes.by_digest[d] for d in one.digests])
+        for plan in plans
+        for one in plan.pending
+        if one.digests  # rubric dropout left the others out
     ]
     return any(isinstance(verdict, CallFailure) and verdict.kind in TRANSIENT_FAILURES for verdict in verdicts)
