@@ -106,7 +106,7 @@ CREATE TABLE ledger_requests (
     tokens_reused BIGINT NOT NULL,
     tokens_written BIGINT NOT NULL,
     seconds DOUBLE NOT NULL,
-    created_at DATETIME NOT NULL, members TEXT, reward_rules TEXT,
+    created_at DATETIME NOT NULL, members TEXT, reward_rules TEXT, judging_rules TEXT,
     CONSTRAINT pk_ledger_requests PRIMARY KEY (project_id, run, request)
 )
 CREATE INDEX ix_ledger_requests_created_at ON ledger_requests (project_id, created_at)
@@ -126,7 +126,7 @@ CREATE TABLE ledger_responses (
     format_ok BOOLEAN NOT NULL,
     spans TEXT,
     reward DOUBLE,
-    status TEXT,
+    status TEXT, reference_answer BLOB, ground_truth BLOB,
     CONSTRAINT pk_ledger_responses PRIMARY KEY (project_id, run, request, place)
 )
  WITHOUT ROWID

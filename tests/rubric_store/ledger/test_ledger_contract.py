@@ -297,7 +297,6 @@ async def test_a_ledger_from_before_migration_0019_can_be_purged_after_it(databa
     migrations.downgrade(database_url, "0018")
     migrations.upgrade(database_url)
     assert ledger.purge(PROJECT, run="gone") == PurgeCounts(requests=1, uses=2, verdicts=1, texts=1)
-    migrations.downgrade(database_url, "0018")
     assert ledger.purge(PROJECT, run="kept") == PurgeCounts(requests=1, uses=1, verdicts=1, texts=3)
     await ledger.close()
 

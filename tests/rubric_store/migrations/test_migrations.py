@@ -53,7 +53,8 @@ def test_a_downgrade_to_base_drops_every_table(database_url: str) -> None:
     assert migrations.read_status(database_url).state == "current"
 
 
-USED = ("ledger_uses_digest", *(f"ledger_responses_{name}" for name in ("rubric", "prompt", "response", "grounding")))
+TEXTS = ("rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth")
+USED = ("ledger_uses_digest", *(f"ledger_responses_{name}" for name in TEXTS))
 ELSEWHERE = {"ix_rubric_words_words", *(f"ix_{name}" for name in USED)}
 """Indexes that only PostgreSQL has."""
 

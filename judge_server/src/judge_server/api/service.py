@@ -122,7 +122,7 @@ class Service:
 
     def scorer(self, judge: str, records: RecordSink | None) -> Scorer:
         """A scorer with the judge of that name, which passes its records to `records`; raises as `ready_judge` does."""
-        return Scorer(self.ready_judge(judge), self.rubrics, records)
+        return Scorer(self.ready_judge(judge), self.rubrics, records, self.ledger)
 
     def recorder_for(self, request: RewardRequest, recorder: RecordSink | None) -> RecordSink | None:
         """The recorder of a request, which also has the gold judge judge a sample if the request asks for that.

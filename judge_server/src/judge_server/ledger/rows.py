@@ -13,9 +13,8 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.replies import combine_votes
@@ -25,7 +24,7 @@ from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scheduling.time_sharing import rest_if_due
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
 from judge_server.scoring.rubrics import ResolvedRubric
-from judge_server.scoring.verdicts import member_usage, verdict_of
+from judge_server.scoring.verdicts import member_usage, recorded_result, verdict_of
 from rubric_store.ledger.rows import (
     LEFT_OUT,
     UNCERTAIN,
@@ -40,7 +39,7 @@ from rubric_store.ledger.rows import (
     VerdictKey,
     VerdictRow,
 )
-from trainer_client.wire import Criterion, MemberVerdict, Message, Passage, Prompt, Verdict
+from trainer_client.wire import Criterion, Message, Passage, Prompt, Verdict
 from trainer_client.wire.groups import IMAGE
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 
@@ -109,6 +108,16 @@ def _member_verdicts(result: JudgeResult) -> str | None:
     return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
 
 
+class _GroupTexts(NamedTuple):
+    """The digests of what the responses of a group share."""
+
+    rubric: bytes | None
+    prompt: bytes
+    grounding: bytes | None
+    reference_answer: bytes | None
+    ground_truth: bytes | None
+
+
 class _RowBuilder:
     """Adds the rows of one request to `rows` and `texts`; `results` are the verdicts that have a row already."""
 
@@ -156,17 +165,22 @@ class _RowBuilder:
                 entry.at,
                 json.dumps(members) if members else None,
                 None if entry.reward_rules is None else entry.reward_rules.recorded(),
+                None if entry.judging_rules is None else entry.judging_rules.recorded(),
             )
         )
         places = count()
         for group in entry.groups:
-            rubric = self._rubric(group.rubric)
-            prompt = self._text(group.group.prompt)
-            grounding = self._text(group.group.grounding) if group.group.grounding else None
+            given = group.group
+            beside = given.grounding, given.reference_answer, given.ground_truth
+            texts = _GroupTexts(
+                self._rubric(group.rubric),
+                self._text(given.prompt),
+                *[self._text(text) if text else None for text in beside],
+            )
             for position, planned in enumerate(group.responses):
                 rest_if_due()
                 place = next(places)
-                self._response(group, planned, place, position, (rubric, prompt, grounding))
+                self._response(group, planned, place, position, texts)
                 self._uses(planned, place)
 
     def _response(
@@ -175,9 +189,8 @@ class _RowBuilder:
         planned: PlannedResponse,
         place: int,
         position: int,
-        texts: tuple[bytes | None, bytes, bytes | None],
+        texts: "_GroupTexts",
     ) -> None:
-        rubric, prompt, grounding = texts
         response = planned.response
         reward, status = self._entry.rewards[place] if self._entry.rewards else (None, None)
         self._rows.responses.append(
@@ -188,16 +201,18 @@ class _RowBuilder:
                 place,
                 storable_text(group.group.id),
                 position,
-                rubric,
-                prompt,
+                texts.rubric,
+                texts.prompt,
                 self._text(response.text),
-                grounding,
+                texts.grounding,
                 response.tokens,
                 response.stopped,
                 keeps_format(planned.material, self._entry.prepared),
                 self._spans(planned),
                 reward,
                 status,
+                texts.reference_answer,
+                texts.ground_truth,
             )
         )
 
@@ -354,11 +369,4 @@ def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
         return CallFailure(use.failure, use.detail or "")  # type: ignore[arg-type]
     if row is None:
         return CallFailure("engine", use.detail or "its verdict is not in the ledger")
-    # Rows from before calibration have no raw probability; their probability is raw.
-    raw = row.probability if row.raw_probability is None else row.raw_probability
-    result = JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)
-    said = [] if row.members is None else json.loads(row.members)
-    return replace(result, members=tuple([MemberVerdict.model_validate(_UNSAID | one) for one in said]))
-
-
-_UNSAID = {"score": None, "probability": None, "failure": None}
+    return recorded_result(row)

@@ -26,6 +26,7 @@ from rubric_store.ledger.rows import (
     UseFilter,
     UseRecord,
     VerdictKey,
+    VerdictRow,
 )
 from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
 from rubric_store.tenants.rows import ApiKeyRecord, KeyClaim, StoredAnswer, TokenUsage
@@ -329,6 +330,9 @@ class LedgerReader(RunReader, Protocol):
 
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
         """Return texts by digest, as JSON; those not stored are absent."""
+
+    async def verdicts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, VerdictRow]:
+        """Return verdicts by the digest of their call; calls without a verdict are absent."""
 
     async def judged_run(self, part: RunRange) -> JudgedRun:
         """Return what there is to recompute in a part of a run."""

@@ -56,7 +56,7 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
-from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.ledger import JudgingRules, RewardRules
 
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""
@@ -352,7 +352,7 @@ def _draw(
         request.dropout.keep,
         by_program=by_program,
         seed=request.dropout.seed,
-        run=request.run,
+        run=request.reverifies or request.run,
         step=request.step,
         group=group.id,
     )
@@ -483,7 +483,8 @@ class JudgedRequest:
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
     once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
-    `rules` say which verdicts were uncertain, `reward_rules` how rewards were computed; None if none were asked for.
+    `rules` say which verdicts were uncertain, `reward_rules` how rewards were computed, None if none
+    were asked for, and `judging_rules` how the judge was asked.
     """
 
     project_id: str
@@ -503,6 +504,7 @@ class JudgedRequest:
     compared: Sequence[FirstJudgement] = ()
     rules: VerdictRules = DEFAULT_RULES
     reward_rules: RewardRules | None = None
+    judging_rules: JudgingRules | None = None
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""
     use_rows: int = field(init=False)

@@ -10,6 +10,7 @@ recomputing from the ledger gives the same numbers.
 """
 
 import asyncio
+import logging
 import math
 import secrets
 from collections import Counter
@@ -24,7 +25,7 @@ from judge_server.errors import InvalidRequest, JudgingFailed, invalid_field
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Caller, Outcomes, VerdictRules, failures_by_kind
-from judge_server.ports import CallFailure, JudgeResult, RubricSource
+from judge_server.ports import CallFailure, JudgeResult, LedgerReader, RubricSource
 from judge_server.scheduling.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
@@ -46,6 +47,7 @@ from judge_server.scoring.verdicts import (
     judge_of,
     pinned,
     read_verdicts,
+    recorded_result,
     usage_of,
     verdict_of,
 )
@@ -65,12 +67,16 @@ from trainer_client.rewards import (
 )
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.judging import DecoyPolicy
-from trainer_client.wire.ledger import RewardRules, StepBudgets
+from trainer_client.wire.ledger import JudgingRules, RewardRules, StepBudgets
+
+log = logging.getLogger("adjudge")
 
 DEFAULT_BUDGETS = StepBudgets()
 
 FOLLOW_INTERVAL_S = 0.1
 """How often `Scorer.stream` looks for new verdicts if it is to yield them, in seconds."""
+
+_RECALLED_AT_ONCE = 500
 
 RANKED_INLINE = 64
 """A larger group is ranked in a thread."""
@@ -164,13 +170,22 @@ StreamPart = JudgedVerdict | wire.GroupRewards | wire.RewardSummary
 class Scorer:
     """Judges requests with one judge and one source of rubrics, and passes them to the recorder, if there is one.
 
+    A request that reverifies a run takes the verdicts that the ledger knows from there.
+
     For `record_id`, see `JudgedRequest`. What is refused, is refused before anything is judged.
     """
 
-    def __init__(self, judge: AnyJudge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
+    def __init__(
+        self,
+        judge: AnyJudge,
+        rubrics: RubricSource,
+        recorder: RecordSink | None = None,
+        ledger: LedgerReader | None = None,
+    ) -> None:
         self.judge = judge
         self.rubrics = rubrics
         self.recorder = recorder
+        self.ledger = ledger
 
     async def score(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
@@ -265,6 +280,8 @@ class Scorer:
                 plans += of_group
                 places += [place] * len(of_group)
             planning, waiting = slicer, Counter(places)
+            if job.request.reverifies is not None and self.ledger is not None:
+                await self._recall(self.ledger, job, plans)
             judging = self.judge.judge(plans, job.deadline, caller=job.caller, tick_s=tick_s)
             async with aclosing(judging):
                 async for judged in judging:
@@ -278,6 +295,19 @@ class Scorer:
                             yield JudgedGroup(place, group, await _verdicts_on(job, group, slicer))
                     if not judged.complete:
                         yield None
+
+    async def _recall(self, ledger: LedgerReader, job: ScoringJob, plans: Sequence[ResponsePlan]) -> None:
+        """Put the verdicts that the ledger has of planned calls into the judge's cache, where they are looked up.
+
+        Verdicts that are made of others, such as those of a cascade, are asked again unless these are in the cache.
+        """
+        digests = list({digest for plan in plans for digest in plan.digests})
+        try:
+            for start in range(0, len(digests), _RECALLED_AT_ONCE):
+                known = await ledger.verdicts(job.project_id, digests[start : start + _RECALLED_AT_ONCE])
+                await self.judge.cache.put_many({digest: recorded_result(row) for digest, row in known.items()})
+        except ConnectionError as error:
+            log.warning("the ledger cannot be read, so verdicts that it may have are asked again: %s", error)
 
     async def _collect(self, job: ScoringJob) -> list[JudgedGroup]:
         """Judge all groups of a job; return them in order."""
@@ -363,6 +393,9 @@ class Scorer:
                     record_id=job.record_id,
                     rules=job.rules,
                     reward_rules=job.reward_rules if wants_rewards else None,
+                    judging_rules=JudgingRules(
+                        judge=request.judge, judging=request.judging, reverifies=request.reverifies
+                    ),
                 )
             )
         return usage

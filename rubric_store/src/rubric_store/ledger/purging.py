@@ -38,7 +38,9 @@ from rubric_store.ledger.writing import lock_out_writers
 _USES_PER_BATCH = 50_000
 _REQUESTS_PER_BATCH = 500
 _DIGESTS_PER_STATEMENT = 10_000
-_TEXT_COLUMNS = [responses.c[name] for name in ("rubric", "prompt", "response", "grounding")]
+_TEXT_COLUMNS = [
+    responses.c[name] for name in ("rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth")
+]
 
 
 def purge(

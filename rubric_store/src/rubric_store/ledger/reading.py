@@ -221,6 +221,12 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
     return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(stored)}
 
 
+def verdicts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, VerdictRow]:
+    """Verdicts by the digest of their call, without calls that have none."""
+    stored = select(verdicts).where(verdicts.c.project_id == project_id, verdicts.c.digest.in_(digests))
+    return {row.digest: VerdictRow(*row) for row in connection.execute(stored)}
+
+
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
     """The number of requests and uses in a part of a run, the ways in which they were judged, rubrics and judges."""
     totals: list[Any] = [func.count().label("requests"), func.sum(requests.c.uses).label("uses")]

@@ -16,7 +16,8 @@ class RequestRow(NamedTuple):
 
     `members` is JSON: the cost of each judge of a cascade or panel, by name, as `MemberUsage`. None for other judges.
     `reward_rules` is JSON: what of the request's `RewardRules` differs from the defaults. None if the request asked for
-    no rewards, or was recorded before the rules were.
+    no rewards, or was recorded before the rules were. `judging_rules` is JSON: what of the request's `JudgingRules`
+    differs from the defaults. None if it was recorded before they were.
     """
 
     project_id: str
@@ -38,6 +39,7 @@ class RequestRow(NamedTuple):
     created_at: datetime
     members: str | None = None
     reward_rules: str | None = None
+    judging_rules: str | None = None
 
 
 class ResponseRow(NamedTuple):
@@ -65,6 +67,8 @@ class ResponseRow(NamedTuple):
     spans: str | None
     reward: float | None
     status: str | None
+    reference_answer: bytes | None = None
+    ground_truth: bytes | None = None
 
 
 UNCERTAIN = "uncertain"

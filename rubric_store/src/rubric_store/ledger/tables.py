@@ -1,7 +1,7 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 create them; a test compares the two. The columns of its
-tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 and 0022 create them; a test compares the two. The columns
+of its tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
@@ -85,7 +85,7 @@ requests = declare(
     required(BigInteger, "tokens_computed", "tokens_reused", "tokens_written"),
     required(Double, "seconds"),
     required(UTCDateTime, "created_at"),
-    optional(Text, "members", "reward_rules"),
+    optional(Text, "members", "reward_rules", "judging_rules"),
     Index("ix_ledger_requests_created_at", "project_id", "created_at"),
 )
 
@@ -104,7 +104,11 @@ responses = declare(
     optional(Text, "spans"),
     optional(Double, "reward"),
     optional(Text, "status"),
-    _digest_indexes("ledger_responses", "rubric", "prompt", "response", "grounding"),
+    digest("reference_answer", nullable=True),
+    digest("ground_truth", nullable=True),
+    _digest_indexes(
+        "ledger_responses", "rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth"
+    ),
     sqlite_with_rowid=False,
 )
 

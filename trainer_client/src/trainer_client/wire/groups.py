@@ -241,10 +241,16 @@ RunName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_RUN_CHAR
 
 
 class JudgingRequest(RequestModel):
-    """What every request for a judgement may name: its run and step, its rubric, and the judge."""
+    """What every request for a judgement may name: its run and step, its rubric, and the judge.
+
+    Attributes:
+        reverifies: the run whose recorded responses this request judges again. The ledger keeps it as the origin of
+            these records, and a verdict that it has of the same call, by the same judge, is not asked again.
+    """
 
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    reverifies: RunName | None = None
     rubric: RubricChoice | None = None
     allow_retired: Annotated[Flag, Option("Service and load")] = False
     judge: Annotated[JudgeName, Option("Service and load")] = DEFAULT_JUDGE

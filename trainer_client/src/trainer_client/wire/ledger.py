@@ -6,7 +6,7 @@ without a judge.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
@@ -24,6 +24,7 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
 from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
@@ -284,7 +285,35 @@ class CorrectedRates(AnswerModel):
     criteria: tuple[CorrectedRate, ...]
 
 
-class RewardRules(AnswerModel):
+class _Rules(AnswerModel):
+    """Rules of a request that the ledger records."""
+
+    def recorded(self) -> str:
+        """Return what differs from the defaults, as JSON."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def read(cls, recorded: str | None) -> Self | None:
+        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
+        try:
+            return None if recorded is None else cls.model_validate_json(recorded)
+        except ValidationError:
+            return None
+
+
+class JudgingRules(_Rules):
+    """How a request was judged, as the ledger records it. The fields are those of the request.
+
+    Attributes:
+        reverifies: the run whose responses it judged again.
+    """
+
+    judge: JudgeName = DEFAULT_JUDGE
+    judging: JudgingOptions = JudgingOptions()
+    reverifies: RunName | None = None
+
+
+class RewardRules(_Rules):
     """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
 
     `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration.
@@ -306,18 +335,6 @@ class RewardRules(AnswerModel):
             on_uncertain=request.on_uncertain,
             dropout=request.dropout,
         )
-
-    def recorded(self) -> str:
-        """Return what differs from the defaults, as JSON."""
-        return self.model_dump_json(exclude_defaults=True)
-
-    @classmethod
-    def read(cls, recorded: str | None) -> "RewardRules | None":
-        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
-        try:
-            return None if recorded is None else cls.model_validate_json(recorded)
-        except ValidationError:
-            return None
 
 
 MeasureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,99}$")]
