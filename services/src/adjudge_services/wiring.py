@@ -45,6 +45,7 @@ from judge_server.operations.handlers import (
     DiscriminateHandler,
     EvaluateHandler,
     GenerateHandler,
+    ReverifyHandler,
     ScoreHandler,
     ValidateHandler,
 )
@@ -75,7 +76,7 @@ _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 @asynccontextmanager
 async def run_operations(
-    settings: Settings, rubrics: RubricStore, app: FastAPI, metrics: OperationMetrics
+    settings: Settings, rubrics: RubricStore, ledger: SQLLedger, app: FastAPI, metrics: OperationMetrics
 ) -> AsyncIterator[Operations]:
     """Run the operations of a process that serves the API, for the duration of the block."""
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
@@ -86,7 +87,7 @@ async def run_operations(
         metrics.watch(store.counts)
         writers = writer_source(settings)
         closing.push_async_callback(writers.close)
-        handlers = build_handlers(make_client, rubrics, store, writers.writer)
+        handlers = build_handlers(make_client, rubrics, store, ledger, writers.writer)
         if settings.queue_url.startswith(_REDIS):
             dispatcher = Dispatcher(store, CeleryQueue(celery_app(settings.queue_url)))
             running = dispatch_with(dispatcher, store, handlers)
@@ -108,11 +109,12 @@ def writer_source(settings: Settings) -> WriterProvider:
 
 
 def build_handlers(
-    client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, writer: WriterFactory
+    client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, ledger: SQLLedger, writer: WriterFactory
 ) -> Mapping[OperationKind, OperationHandler]:
     """The handlers of operations, by kind."""
     return {
         "score": ScoreHandler(client_factory, rubrics),
+        "reverify": ReverifyHandler(client_factory, rubrics, store, ledger),
         "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
         "discriminate_rubrics": DiscriminateHandler(client_factory, rubrics, store),
         "generate_rubrics": GenerateHandler(writer, rubrics, lint_findings),
@@ -263,7 +265,7 @@ def build_app(
             for work in (calibrations.run(), gold.run()):
                 await closing.enter_async_context(_in_background(work))
             closing.push_async_callback(gold.drain)
-            async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
+            async with run_operations(settings, store, ledger, app, service.operation_metrics) as service.operations:
                 yield
 
     return create_app(

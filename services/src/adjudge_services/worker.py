@@ -26,7 +26,7 @@ from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.queues import TASK, BrokerHealth, CeleryQueue, celery_app
 from judge_server.operations.runner import ChunkRunner
 from judge_server.operations.service import Dispatcher
-from rubric_store import RubricStore
+from rubric_store import RubricStore, SQLLedger
 from rubric_store.operations.rows import ChunkRef
 
 CHECK_TIMEOUT_S = 2.0
@@ -94,10 +94,15 @@ class Worker:
         self._app = celery_app(settings.queue_url)
         self._store = operation_store(settings)
         self._rubrics = RubricStore(settings.store_url, actor=lambda: current_identity().actor)
+        self._ledger = SQLLedger(settings.store_url)
         self._writers = writer_source(settings)
         metrics = OperationMetrics()
         handlers = build_handlers(
-            client_factory(settings.url, settings, retries=2), self._rubrics, self._store, self._writers.writer
+            client_factory(settings.url, settings, retries=2),
+            self._rubrics,
+            self._store,
+            self._ledger,
+            self._writers.writer,
         )
         self._runner = ChunkRunner(self._store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
         self._queue = BrokerHealth(CeleryQueue(self._app), concurrency)
@@ -154,6 +159,7 @@ class Worker:
             await self._writers.close()
             await self._store.close()
             await self._rubrics.close()
+            await self._ledger.close()
 
         self._on_loop(end())
 

@@ -6,21 +6,26 @@ from typing import Any
 
 import httpx2
 
+from adjudge_services.judges import local_judges
 from adjudge_services.settings import Settings
 from adjudge_services.store import prepare_store
 from adjudge_services.wiring import build_app
+from judge_server.scoring.combined import AnyJudge
 from trainer_client import AsyncClient
 from trainer_client.wire.operations import Operation
 
 Start = Callable[..., Awaitable[AsyncClient]]
+JudgesOf = Callable[[Settings], dict[str, AnyJudge]]
 
 
 @asynccontextmanager
-async def serving_within(engine: str = "scripted://hash", **given: Any) -> AsyncIterator[httpx2.ASGITransport]:
+async def serving_within(
+    engine: str = "scripted://hash", judges_of: JudgesOf = local_judges, **given: Any
+) -> AsyncIterator[httpx2.ASGITransport]:
     """Run a service with these settings in this process; yield a transport to it."""
     settings = Settings.with_options(engine_url=engine, **given)
     await prepare_store(settings)
-    service = build_app(settings, wait_for_judge=True)
+    service = build_app(settings, judges_of, wait_for_judge=True)
     async with service.router.lifespan_context(service):
         yield httpx2.ASGITransport(service, raise_app_exceptions=False)
 

@@ -64,7 +64,7 @@ async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncCli
 def kind(transport: httpx2.ASGITransport, name: Any) -> OperationHandler:
     """The handler that a worker uses for chunks."""
     client_factory = wiring.client_factory("http://localhost", Settings(), transport=transport)
-    return wiring.build_handlers(client_factory, None, None, None)[name]  # type: ignore[arg-type]
+    return wiring.build_handlers(client_factory, None, None, None, None)[name]  # type: ignore[arg-type]
 
 
 def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:

@@ -38,6 +38,7 @@ from trainer_client.wire.operations import (
     OperationList,
     OperationRequest,
     ResultPage,
+    ReverifyOperation,
     ScoreOperation,
 )
 
@@ -108,8 +109,8 @@ async def submit(
     """
     if body.kind in ("generate_rubrics", "validate_rubrics"):
         require_scope(identity_of(request), "rubrics:write")
-    if isinstance(body, ScoreOperation | EvaluateOperation | DiscriminateOperation):
-        own = [group.rubric for group in body.groups]
+    if isinstance(body, ScoreOperation | ReverifyOperation | EvaluateOperation | DiscriminateOperation):
+        own = [] if isinstance(body, ReverifyOperation) else [group.rubric for group in body.groups]
         await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
     parameters = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
     try:

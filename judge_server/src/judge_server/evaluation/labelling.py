@@ -215,8 +215,9 @@ async def labelled_groups(store: LabelStore, wanted: LabelFilter) -> LabelledGro
 
 
 def digests_of(row: ResponseRow) -> list[bytes]:
-    """Return the digests of the texts that a response was judged by: prompt, response, grounding and rubric."""
-    return [digest for digest in (row.prompt, row.response, row.grounding, row.rubric) if digest is not None]
+    """Return the digests of the texts that a response was judged by."""
+    all_texts = row.prompt, row.response, row.grounding, row.rubric, row.reference_answer, row.ground_truth
+    return [digest for digest in all_texts if digest is not None]
 
 
 async def read_texts(

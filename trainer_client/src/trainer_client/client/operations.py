@@ -20,11 +20,19 @@ from trainer_client.wire.operations import (
     OperationList,
     OperationRequest,
     ResultPage,
+    ReverifyOperation,
     ScoreOperation,
     ValidateOperation,
 )
 
-OperationMessage = ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | DiscriminateOperation
+OperationMessage = (
+    ScoreOperation
+    | ReverifyOperation
+    | GenerateOperation
+    | ValidateOperation
+    | EvaluateOperation
+    | DiscriminateOperation
+)
 OperationLike = OperationMessage | Mapping[str, Any]
 
 EVENT_STREAM_TYPE = "text/event-stream"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.base import (
+    STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
     Flag,
@@ -19,13 +20,24 @@ from trainer_client.wire.base import (
     RequestModel,
     strict_json,
 )
-from trainer_client.wire.groups import Group, GroupId, Prompt, Response, ResponseLike, RubricChoice
-from trainer_client.wire.judging import Priority
+from trainer_client.wire.groups import (
+    MAX_RUN_CHARACTERS,
+    Group,
+    GroupId,
+    Prompt,
+    Response,
+    ResponseLike,
+    RubricChoice,
+    RunName,
+)
+from trainer_client.wire.judging import JudgeName, JudgingOptions, Priority
 from trainer_client.wire.rewards import RewardRequest
 from trainer_client.wire.usage import Usage
 from trainer_client.wire.verdicts import VerdictRequest
 
-OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge", "discriminate_rubrics"]
+OperationKind = Literal[
+    "score", "reverify", "generate_rubrics", "validate_rubrics", "evaluate_judge", "discriminate_rubrics"
+]
 OperationState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 TERMINAL_STATES: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
@@ -66,6 +78,57 @@ class ScoreOperation(RewardRequest):
     groups: RequestList[Group] = Field(min_length=1, max_length=MAX_INPUTS)
 
     _read_lines = field_validator("groups", mode="before")(_parse_jsonl)
+
+
+REVERIFIED_SUFFIX = "/reverified"
+"""Run NAME is judged again under NAME/reverified, unless the request names another run."""
+
+
+class ReverifyOperation(RequestModel):
+    """Judge recorded groups of a run again, in a run of their own, and compare the rewards.
+
+    A group is judged as its request was recorded, but for what this request says otherwise. A verdict that the ledger
+    has of the same call, by the same judge, is not asked again. So `failed` asks for the failed verdicts only, although
+    whole groups are rewarded.
+
+    Attributes:
+        run: the run to judge again.
+        into: the run that the new records belong to; by default `RUN/reverified`.
+        verdicts: `failed` for the groups in which a verdict failed, `all` for every group.
+        share: the share of these groups to judge, in (0, 1]; a hash of each group decides which.
+        first_step, last_step: only groups of these training steps, both included.
+        judge: the judge to ask, instead of the one that was asked.
+        judging: options that replace the recorded ones of the same names.
+        rubric: the rubric to judge by, instead of each group's own.
+    """
+
+    kind: Literal["reverify"] = "reverify"
+    run: RunName
+    into: RunName | None = None
+    verdicts: Literal["failed", "all"] = "failed"
+    share: BoundedFloat = Field(default=1.0, gt=0, le=1)
+    first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    judge: JudgeName | None = None
+    judging: JudgingOptions = JudgingOptions()
+    rubric: RubricChoice | None = None
+
+    @model_validator(mode="after")
+    def _new_run_is_another(self) -> "ReverifyOperation":
+        if self.into == self.run:
+            raise ValueError(
+                f"into is the run itself, whose records stay as they are; name another run than {self.run!r}"
+            )
+        if self.into is None and len(self.run) > MAX_RUN_CHARACTERS - len(REVERIFIED_SUFFIX):
+            raise ValueError(f"the run's name is too long to have {REVERIFIED_SUFFIX!r} added to it; set into")
+        if self.first_step is not None and self.last_step is not None and self.first_step > self.last_step:
+            raise ValueError(f"last_step {self.last_step} is before first_step {self.first_step}")
+        return self
+
+    @property
+    def new_run(self) -> str:
+        """The run that the new records belong to."""
+        return self.into or self.run + REVERIFIED_SUFFIX
 
 
 class LabelledGroup(Group):
@@ -198,7 +261,12 @@ class ValidateOperation(RequestModel):
 
 
 OperationRequest = Annotated[
-    ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | DiscriminateOperation,
+    ScoreOperation
+    | ReverifyOperation
+    | GenerateOperation
+    | ValidateOperation
+    | EvaluateOperation
+    | DiscriminateOperation,
     Field(discriminator="kind"),
 ]
 """The body of `POST /v1/operations`; `kind` selects the variant."""

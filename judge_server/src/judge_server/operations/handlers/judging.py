@@ -68,7 +68,8 @@ _WRONG_SERVICE_MESSAGE = (
     "proxy in between"
 )
 
-_DEFAULTS = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+CHUNK_OPTIONS = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+"""The options of a chunk's request, unless the operation has its own."""
 
 ClientFactory = Callable[[str], AsyncClient]
 """Creates a client of the service that acts for a project; the caller closes it."""
@@ -163,27 +164,32 @@ def _blocking_problem(error: AdjudgeError) -> str | None:
     return _WRONG_SERVICE_MESSAGE.format(status=status) if error.problem.type == _NOT_FOUND_TYPE else None
 
 
-class _JudgingHandler:
-    """What the handlers of groups share: they send a chunk to the service as one request."""
+class JudgingHandler:
+    """What the handlers of groups share: they send a chunk to the service as one request.
+
+    Attributes:
+        rubrics: where references are looked up.
+    """
 
     has_final_chunk = False
 
     def __init__(self, client_factory: ClientFactory, rubrics: RubricSource) -> None:
         self._client_factory = client_factory
-        self._rubrics = rubrics
+        self.rubrics = rubrics
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Split a request into its options and chunks of its groups, with pinned rubrics."""
         assert isinstance(request, ScoreOperation | EvaluateOperation | DiscriminateOperation)
-        return await split_groups(self._rubrics, project_id, request)
+        return await split_groups(self.rubrics, project_id, request)
 
-    async def _rewards(self, work: LeasedChunk, request: RewardRequest) -> RewardAnswer:
-        answer = await self._send("/v1/rewards", request, RewardAnswer, work)
+    async def rewards(self, work: LeasedChunk, request: RewardRequest) -> RewardAnswer:
+        """Reward a chunk. Raises as `send` and `require_settled` do."""
+        answer = await self.send("/v1/rewards", request, RewardAnswer, work)
         verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
-        _require_settled(verdicts, answer, work)
+        require_settled(verdicts, answer, work)
         return answer
 
-    async def _send(
+    async def send(
         self, path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], work: LeasedChunk
     ) -> GroupsAnswerT:
         """Judge a chunk, with headers by which all its attempts are recorded once.
@@ -198,7 +204,7 @@ class _JudgingHandler:
             return await client.send(prepared)
 
 
-def _require_settled(verdicts: Sequence[Verdict], answer: RewardAnswer | VerdictAnswer, work: LeasedChunk) -> None:
+def require_settled(verdicts: Sequence[Verdict], answer: RewardAnswer | VerdictAnswer, work: LeasedChunk) -> None:
     """Raise `RetryableChunkError` if another attempt may give verdicts that failed in this one."""
     transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
     if transient and not work.last_attempt:
@@ -211,7 +217,7 @@ def _unscored(answer: RewardAnswer) -> int:
     return sum(any(response.status == "unscored" for response in group.responses) for group in answer.groups)
 
 
-class ScoreHandler(_JudgingHandler):
+class ScoreHandler(JudgingHandler):
     """Scores groups through a client of the service.
 
     A result has a group's rewards as `POST /v1/rewards` returns them, the `index` of the group among the inputs and the
@@ -221,21 +227,22 @@ class ScoreHandler(_JudgingHandler):
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Score a chunk."""
-        request = RewardRequest.model_validate({**_DEFAULTS, **work.request, "groups": work.body["groups"]})
-        answer = await self._rewards(work, request)
+        request = RewardRequest.model_validate({**CHUNK_OPTIONS, **work.request, "groups": work.body["groups"]})
+        answer = await self.rewards(work, request)
         results = [
-            {"index": index, "fingerprint": _fingerprint(answer), **group.model_dump(mode="json")}
+            {"index": index, "fingerprint": fingerprint_of(answer), **group.model_dump(mode="json")}
             for index, group in enumerate(answer.groups, work.body["first"])
         ]
         return ChunkOutcome(results, answer.usage, {"failed": _unscored(answer)})
 
 
-def _fingerprint(answer: RewardAnswer | VerdictAnswer) -> str | None:
+def fingerprint_of(answer: RewardAnswer | VerdictAnswer) -> str | None:
+    """The fingerprint of the judge of an answer; None if none was asked."""
     return None if answer.judge is None else answer.judge.fingerprint
 
 
-class _LabelledGroupsHandler(_JudgingHandler):
-    """What handlers of groups with known answers share: they judge in chunks, and sum up all results in a final one."""
+class SummingHandler(JudgingHandler):
+    """What handlers share that judge in chunks, and sum up all results in a final one."""
 
     has_final_chunk = True
 
@@ -243,7 +250,7 @@ class _LabelledGroupsHandler(_JudgingHandler):
         super().__init__(client_factory, rubrics)
         self._store = store
 
-    async def _result_pages(self, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
+    async def result_pages(self, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
         """Read the results of an operation, page by page."""
         after: int | None = 0
         while after is not None:
@@ -254,7 +261,7 @@ class _LabelledGroupsHandler(_JudgingHandler):
             after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
 
 
-class EvaluateHandler(_LabelledGroupsHandler):
+class EvaluateHandler(SummingHandler):
     """Judges labelled groups through a client of the service.
 
     A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: for each labelled criterion
@@ -268,10 +275,10 @@ class EvaluateHandler(_LabelledGroupsHandler):
             return ChunkOutcome(summary=await self._summary(work.ref))
         groups = [dict(group) for group in work.body["groups"]]
         labels = [group.pop("labels") for group in groups]
-        request = VerdictRequest.model_validate({**_DEFAULTS, **work.request, "groups": groups})
-        answer = await self._send("/v1/verdicts", request, VerdictAnswer, work)
-        _require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
-        fingerprint = _fingerprint(answer)
+        request = VerdictRequest.model_validate({**CHUNK_OPTIONS, **work.request, "groups": groups})
+        answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
+        require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
+        fingerprint = fingerprint_of(answer)
         results: list[dict[str, Any]] = []
         for index, (group, group_labels) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
             verdicts: list[dict[str, Any]] = [
@@ -291,7 +298,7 @@ class EvaluateHandler(_LabelledGroupsHandler):
         from judge_server.evaluation.report import Measured, summary_of  # imports numpy, 14 MB, only if needed
 
         measured: list[Measured] = []
-        async for results in self._result_pages(ref):
+        async for results in self.result_pages(ref):
             measured += [
                 Measured(
                     str(result["index"]),
@@ -309,7 +316,7 @@ _SHOWN_CHARACTERS = 200
 """Characters of a criterion's description in each result."""
 
 
-class DiscriminateHandler(_LabelledGroupsHandler):
+class DiscriminateHandler(SummingHandler):
     """Rewards responses that are known to be good and bad, and measures how well the rewards tell them apart.
 
     A result has the `index` and `id` of a prompt, its `rubric` as a reference or the beginning of its digest, the `id`,
@@ -330,13 +337,13 @@ class DiscriminateHandler(_LabelledGroupsHandler):
             )
             for index, pair in enumerate(pairs, work.body["first"])
         ]  # fmt: skip
-        request = RewardRequest.model_validate({**_DEFAULTS, **work.request, "groups": groups})
+        request = RewardRequest.model_validate({**CHUNK_OPTIONS, **work.request, "groups": groups})
         rubrics = [group.rubric or request.rubric for group in groups]
         criteria: dict[str, list[dict[str, Any]]] = {}
         for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
             criteria[name] = await self._criteria(work.ref.project_id, rubric)
-        answer = await self._rewards(work, request)
-        fingerprint = _fingerprint(answer)
+        answer = await self.rewards(work, request)
+        fingerprint = fingerprint_of(answer)
         results: list[dict[str, Any]] = []
         rewarded = zip(pairs, map(_rubric_name, rubrics), answer.groups, strict=True)
         for index, (pair, name, group) in enumerate(rewarded, work.body["first"]):
@@ -351,7 +358,7 @@ class DiscriminateHandler(_LabelledGroupsHandler):
         """What a result says of the criteria of a rubric; nothing for a mode without one."""
         if rubric is None:
             return []
-        found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self._rubrics, project_id, rubric)
+        found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self.rubrics, project_id, rubric)
         return [
             {"id": one.id, "kind": one.kind, "weight": one.weight, "description": one.description[:_SHOWN_CHARACTERS]}
             for one in found.criteria
@@ -359,7 +366,7 @@ class DiscriminateHandler(_LabelledGroupsHandler):
 
     async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
         labelled: list[LabelledPrompt] = []
-        async for results in self._result_pages(ref):
+        async for results in self.result_pages(ref):
             labelled += [
                 LabelledPrompt(
                     result["rubric"],

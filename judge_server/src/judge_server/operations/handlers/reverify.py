@@ -1,0 +1,331 @@
+"""The operation `reverify`: recorded groups of a run are judged again, in a run of their own, and compared.
+
+A chunk names responses of the ledger. When it is worked on, they are read, and sent as a request like the recorded one.
+So the operation copies no texts, and what has been purged meanwhile is left out.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelling import read_texts
+from judge_server.ledger.rows import recorded_verdict
+from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
+from judge_server.operations.handlers.judging import (
+    CHUNK_OPTIONS,
+    CHUNK_RESPONSES,
+    ClientFactory,
+    SummingHandler,
+    fingerprint_of,
+    require_settled,
+)
+from judge_server.ports import LedgerReader, OperationStore, RubricSource
+from judge_server.scoring.rubrics import find_rubric
+from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseFilter, UseRecord
+from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from trainer_client.wire import RewardAnswer, RewardRequest, Verdict, VerdictAnswer, VerdictRequest
+from trainer_client.wire.ledger import JudgingRules, RewardRules
+from trainer_client.wire.operations import MAX_INPUTS, ReverifyOperation
+from trainer_client.wire.problems import field_errors
+
+_READ_AT_ONCE = 2_000
+_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
+"""What the ledger keeps of an image in a message."""
+
+_Key = tuple[bytes, int]
+"""A response of the ledger: its request and place."""
+
+
+class _Unusable(Exception):
+    """A group cannot be judged again; the message is the reason, under which it is counted."""
+
+
+class ReverifyHandler(SummingHandler):
+    """Judges recorded groups again, through a client of the service.
+
+    A result has a group's rewards or verdicts as the service answers them, its `index`, `step` and the judge's
+    `fingerprint`, and under `before` the recorded `fingerprint` and each response's `reward`, `status` and `scores` by
+    criterion, null for a verdict that failed. Groups that cannot be judged again are counted by reason.
+    """
+
+    def __init__(
+        self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore, ledger: LedgerReader
+    ) -> None:
+        super().__init__(client_factory, rubrics, store)
+        self._ledger = ledger
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Find the groups, and put those that were recorded in the same way into chunks, in the order of judging."""
+        assert isinstance(request, ReverifyOperation)
+        options = request.model_dump(mode="json", exclude={"kind"}, exclude_unset=True) | {"into": request.new_run}
+        if isinstance(request.rubric, str):
+            options["rubric"] = (await find_rubric(self.rubrics, project_id, request.rubric)).reference
+        chunks: list[NewChunk] = []
+        places: list[list[_Key]] = []
+        alike: tuple[object, ...] | None = None
+        first = 0
+
+        def end_chunk() -> None:
+            nonlocal first
+            if places:
+                body: JsonValue = [[[request.hex(), place] for request, place in group] for group in places]
+                chunks.append(NewChunk(len(places), {"first": first, "groups": body}))
+                first += len(places)
+                places.clear()
+
+        async for recorded, keys in self._groups(project_id, request):
+            same = recorded.step, recorded.mode, recorded.protocol, recorded.reward_rules, recorded.judging_rules
+            if same != alike or sum(map(len, places)) + len(keys) > CHUNK_RESPONSES:
+                end_chunk()
+                alike = same
+            places.append(keys)
+            if first + len(places) > MAX_INPUTS:
+                raise InvalidOperationError(
+                    f"run {request.run!r} has more than {MAX_INPUTS:,} such groups; select some by step"
+                )
+        end_chunk()
+        if not chunks:
+            raise InvalidOperationError(await self._nothing(project_id, request))
+        return options, chunks
+
+    async def _nothing(self, project_id: str, request: ReverifyOperation) -> str:
+        recorded = await self._ledger.responses(ResponseFilter(project_id, request.run, limit=1, with_votes=False))
+        if not recorded:
+            return (
+                f"the ledger has no records of run {request.run!r}; `adjudge runs` lists the runs, and requests of the "
+                "last second may not be written yet"
+            )
+        remedy = "; verdicts 'all' judges every group again" if request.verdicts == "failed" else ""
+        return f"no group of run {request.run!r} is to be judged again{remedy}"
+
+    async def _groups(
+        self, project_id: str, request: ReverifyOperation
+    ) -> AsyncIterator[tuple[RequestRow, list[_Key]]]:
+        """Find the groups to judge again, as they were sent, with their requests."""
+        failed = await self._failed(project_id, request) if request.verdicts == "failed" else None
+        wanted = ResponseFilter(
+            project_id, request.run, request.first_step, request.last_step, limit=_READ_AT_ONCE, with_votes=False
+        )
+        group: _Key | None = None
+        keys: list[_Key] = []
+        recorded: RequestRow | None = None
+        while True:
+            page = await self._ledger.responses(wanted) if failed is None or failed else []
+            for one in page:
+                if (begins := _group_of(one)) != group:
+                    if recorded is not None:
+                        yield recorded, keys
+                    chosen = (failed is None or begins in failed) and _share(begins) < request.share
+                    group, keys, recorded = begins, [], one.request if chosen else None
+                keys.append(_key(one))
+            if len(page) < _READ_AT_ONCE:
+                break
+            wanted = wanted._replace(after=_key(page[-1]))
+        if recorded is not None:
+            yield recorded, keys
+
+    async def _failed(self, project_id: str, request: ReverifyOperation) -> set[_Key]:
+        """Find the groups with a failed verdict."""
+        found: set[_Key] = set()
+        wanted = UseFilter(project_id, request.run, status="failed", limit=_READ_AT_ONCE)
+        while True:
+            page = await self._ledger.uses(wanted)
+            found.update([_group_of(one) for one in page])
+            if len(page) < _READ_AT_ONCE:
+                return found
+            last = page[-1].votes[0][0]
+            wanted = wanted._replace(after=(last.request, last.place, last.slot))
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge a chunk, or in the final chunk sum up all results."""
+        if work.body is None:
+            return ChunkOutcome(summary=await self._summary(work.ref, work.request))
+        operation = ReverifyOperation.model_validate(work.request)
+        project, run = work.ref.project_id, operation.run
+        places = [[(bytes.fromhex(request), place) for request, place in group] for group in work.body["groups"]]
+        wanted = ResponseFilter(project, run, keys=tuple([key for group in places for key in group]))
+        records = {_key(one): one for one in await self._ledger.responses(wanted)}
+        texts = await read_texts(self._ledger, project, [one.response for one in records.values()])
+        groups: list[dict[str, Any]] = []
+        judged: list[tuple[int, list[UseRecord]]] = []
+        discarded: Counter[str] = Counter()
+        for index, keys in enumerate(places, work.body["first"]):
+            recorded = [records[key] for key in keys if key in records]
+            try:
+                if len(recorded) < len(keys):
+                    raise _Unusable("purged")
+                groups.append(_group(recorded, texts, operation))
+                judged.append((index, recorded))
+            except _Unusable as reason:
+                discarded[str(reason)] += 1
+        if not groups:
+            return ChunkOutcome(discarded=discarded)
+        request = _request(judged[0][1][0].request, groups, operation)
+        answer: RewardAnswer | VerdictAnswer
+        if isinstance(request, RewardRequest):
+            answer = await self.rewards(work, request)
+        else:
+            answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
+            require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
+        failed = sum(
+            any(verdict.status == "failed" for response in group.responses for verdict in response.verdicts)
+            for group in answer.groups
+        )
+        results = [
+            {"index": index, "step": recorded[0].request.step, "fingerprint": fingerprint_of(answer)}
+            | group.model_dump(mode="json")
+            | {"before": _before(recorded)}
+            for (index, recorded), group in zip(judged, answer.groups, strict=True)
+        ]
+        return ChunkOutcome(results, answer.usage, {"failed": failed}, discarded)
+
+    async def _summary(self, ref: ChunkRef, request: Mapping[str, Any]) -> dict[str, JsonValue]:
+        """Compare all results with what was recorded; rewards are compared where there is one before and after."""
+        counts: Counter[str] = Counter(groups=0, responses=0, verdicts=0, failed_before=0, failed_after=0, changed=0)
+        pairs: list[tuple[float, float]] = []
+        async for results in self.result_pages(ref):
+            for result in results:
+                counts["groups"] += 1
+                for after, before in zip(result["responses"], result["before"]["responses"], strict=True):
+                    counts["responses"] += 1
+                    counts.update(_changes(before["scores"], after["verdicts"]))
+                    rewards = before["reward"], after.get("reward")
+                    if None not in rewards:
+                        pairs.append(rewards)
+        means = [sum(rewards) / len(pairs) for rewards in zip(*pairs, strict=True)] if pairs else [None, None]
+        return {
+            "run": request["run"],
+            "into": request["into"],
+            **counts,
+            "rewards": len(pairs),
+            "rewards_changed": sum(abs(before - after) > _SAME_REWARD for before, after in pairs),
+            "mean_reward_before": means[0],
+            "mean_reward_after": means[1],
+        }
+
+
+_SAME_REWARD = 1e-9
+
+
+def _changes(before: Mapping[str, float | None], after: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Count verdicts that failed before and after, and those that were met and are not, or the other way round."""
+    counts = Counter[str](failed_before=sum(score is None for score in before.values()), verdicts=len(after))
+    for verdict in after:
+        counts["failed_after"] += verdict["status"] == "failed"
+        old, new = before.get(verdict["criterion"]), verdict["score"]
+        if old is not None and new is not None:
+            counts["changed"] += (old >= MET_FROM) != (new >= MET_FROM)
+    return counts
+
+
+def _key(record: UseRecord) -> _Key:
+    return record.response.request, record.response.place
+
+
+def _group_of(record: UseRecord) -> _Key:
+    """The request of a group and the place of its first response; a request may have several groups of one id."""
+    return record.response.request, record.response.place - record.response.position
+
+
+def _share(group: _Key) -> float:
+    """Return a number in [0, 1) that is always the same for a group."""
+    request, place = group
+    return int.from_bytes(hashlib.sha256(request + place.to_bytes(4, "big")).digest()[:8], "big") / 2**64
+
+
+def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str], operation: ReverifyOperation) -> dict[str, Any]:
+    """Return a group as it was sent. Raises `_Unusable` if the ledger lacks what its judge saw."""
+    first = recorded[0].response
+    rules = JudgingRules.read(recorded[0].request.judging_rules)
+    if rules is None:
+        raise _Unusable("recorded before options were")
+
+    def read(digest: bytes | None) -> Any:
+        if digest is None:
+            return None
+        if digest not in texts:
+            raise _Unusable("without texts")
+        if _STORED_IMAGE.search(texts[digest]):
+            raise _Unusable("with images")
+        return json.loads(texts[digest])
+
+    beside = {name: read(getattr(first, name)) for name in ("grounding", "reference_answer", "ground_truth")}
+    group = {"id": first.group_id, "prompt": read(first.prompt), **beside}
+    given_steps = (
+        operation.judging if "steps" in operation.judging.model_fields_set else rules.judging
+    ).steps == "given"
+    group["responses"] = [
+        {"text": read(one.response.response), "tokens": one.response.tokens, "stopped": one.response.stopped}
+        | ({"steps": _steps(one)} if given_steps else {})
+        for one in recorded
+    ]
+    if operation.rubric is None and first.rubric is not None:
+        group["rubric"] = {"criteria": read(first.rubric)}
+    return group
+
+
+def _steps(record: UseRecord) -> list[list[int]]:
+    if record.response.spans is None:
+        raise _Unusable("without steps")
+    return [[start, end] for number, start, end in json.loads(record.response.spans) if number > 0]
+
+
+def _request(
+    recorded: RequestRow, groups: Sequence[dict[str, Any]], operation: ReverifyOperation
+) -> RewardRequest | VerdictRequest:
+    """Return a request like the recorded one. Raises `FatalChunkError` if the changed options cannot be combined."""
+    rules = JudgingRules.read(recorded.judging_rules) or JudgingRules()
+    changed = {name: getattr(operation.judging, name) for name in operation.judging.model_fields_set}
+    body: dict[str, Any] = {
+        **CHUNK_OPTIONS,
+        "run": operation.new_run,
+        "step": recorded.step,
+        "reverifies": operation.run,
+        "allow_retired": True,
+        "judge": operation.judge or rules.judge,
+        "judging": dict(rules.judging) | changed,
+        "rubric": operation.rubric,
+        "groups": groups,
+    }
+    try:
+        if recorded.mode is None:
+            return VerdictRequest.model_validate(body)
+        rewarded = RewardRules.read(recorded.reward_rules)
+        if rewarded is None:
+            raise FatalChunkError(f"a later release recorded how responses of run {operation.run!r} were rewarded")
+        policies = {
+            name: "null" if (policy := getattr(rewarded, name)) == "error" else policy
+            for name in ("on_failure", "on_uncertain")
+        }
+        band = rewarded.uncertain_band if operation.judge in (None, rules.judge) else None
+        body |= {**policies, "reward": rewarded.reward, "dropout": rewarded.dropout, "uncertain_band": band}
+        return RewardRequest.model_validate(body)
+    except ValidationError as error:
+        first = field_errors(error.errors())[0]
+        raise FatalChunkError(f"{first.field}: {first.message}") from None
+
+
+def _before(recorded: Sequence[UseRecord]) -> dict[str, Any]:
+    """What was recorded of a group."""
+    return {
+        "fingerprint": recorded[0].request.fingerprint,
+        "responses": [
+            {
+                "reward": one.response.reward,
+                "status": one.response.status,
+                "scores": {verdict.criterion: verdict.score for verdict in _verdicts(one)},
+            }
+            for one in recorded
+        ],
+    }
+
+
+def _verdicts(record: UseRecord) -> Iterator[Verdict]:
+    return (recorded_verdict(list(votes)) for _, votes in groupby(record.votes, key=lambda vote: vote[0].slot))

@@ -1,0 +1,236 @@
+"""Recorded groups of a run judged again: what is asked, what is recorded, and what changed."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adjudge_services.settings import Settings
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.cache import MemoryCache
+from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.judge import Judge
+from tests.services.operations.in_process import Start, end_of, results_of
+from trainer_client import AsyncClient, InvalidRequest
+from trainer_client.wire import RewardAnswer
+
+RUBRIC = {
+    "criteria": [
+        {"id": "right", "description": "Is right.", "weight": 3},
+        {"id": "polite", "description": "Is polite."},
+        {"id": "named", "description": "Names the answer.", "verification": {"method": "math"}},
+    ]
+}
+
+
+SIMPLE = {"criteria": RUBRIC["criteria"][:2]}
+
+
+class FlakyJudges:
+    """Judges by name whose engines fail on what contains a word, and that count and keep their calls.
+
+    They answer by hash; `second` by another hash than `default`. Their caches can be emptied.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails_on = "broken"
+        self.caches: list[MemoryCache] = []
+
+    def of(self, settings: Settings) -> dict[str, AnyJudge]:
+        """Build the judges."""
+        return {name: self._judge(name) for name in ("default", "second")}
+
+    def _judge(self, name: str) -> Judge:
+        def script(batch: Batch, call: Call) -> Reply | CallFailure:
+            text = batch.shared + call.question
+            self.asked.append(text)
+            if self.fails_on and self.fails_on in text:
+                return CallFailure("engine", "the engine is broken")
+            return by_hash(replace(batch, system=f"{name} {batch.system}"), call)
+
+        self.caches.append(MemoryCache())
+        return Judge(LocalExecutor(ScriptedEngine(script, weights_digest=name)), self.caches[-1])
+
+    async def forget(self) -> None:
+        """Forget all calls, and all verdicts in the caches."""
+        self.asked.clear()
+        for cache in self.caches:
+            await cache.close()
+
+
+@pytest.fixture
+def judges() -> FlakyJudges:
+    return FlakyJudges()
+
+
+@pytest.fixture
+async def client(start: Start, judges: FlakyJudges) -> AsyncClient:
+    return await start(judges_of=judges.of)
+
+
+def groups(count: int, broken: int = 0) -> list[dict[str, Any]]:
+    """Groups of four responses, of which the first of every `broken`-th group breaks the engine."""
+    return [
+        {
+            "id": f"q{n}",
+            "prompt": f"What is {n} + {n}?",
+            "ground_truth": str(2 * n),
+            "reference_answer": f"It is {2 * n}.",
+            "grounding": f"The sum of {n} and {n} is {2 * n}.",
+            "responses": [
+                f"Answer {n}.{r}{' broken' if broken and not r and not n % broken else ''} \\boxed{{{2 * n}}}"
+                for r in range(4)
+            ],
+        }
+        for n in range(count)
+    ]
+
+
+async def judged(client: AsyncClient, sent: list[dict[str, Any]], *, run: str, **options: Any) -> RewardAnswer:
+    """Reward groups in a run."""
+    client.run = run
+    answer = await client.rewards(sent, **options)
+    await written(client, run)
+    return answer
+
+
+async def written(client: AsyncClient, run: str) -> None:
+    """Wait until the ledger has the run."""
+    async with asyncio.timeout(30):
+        while True:
+            if run in [one.run async for one in client.runs()]:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def recorded(client: AsyncClient, run: str) -> list[Any]:
+    """The recorded verdicts of a run."""
+    await written(client, run)
+    return [one async for one in client.recorded_verdicts(run)]
+
+
+async def reverified(client: AsyncClient, **request: Any) -> Any:
+    """The operation that judges a run again, at its end."""
+    done = await end_of(client, (await client.submit({"kind": "reverify", "run": "run"} | request)).id)
+    assert done.state == "done", done.problem
+    return done
+
+
+async def test_failed_verdicts_are_asked_again_and_no_others(client: AsyncClient, judges: FlakyJudges) -> None:
+    first = await judged(client, groups(50, broken=10), rubric=RUBRIC, run="run", step=3)
+    before = [response.reward for group in first.groups for response in group.responses]
+    assert [place for place, reward in enumerate(before) if reward is None] == list(range(0, 200, 40))
+    known = [reward for place, reward in enumerate(before) if place % 40 in (1, 2, 3)]
+    mean = sum(known) / len(known)
+    await judges.forget()
+    judges.fails_on = ""
+    done = await reverified(client)
+    assert (done.progress.done, done.progress.failed) == (5, 0)
+    assert len(judges.asked) == 2 * 5 == done.usage.judge_calls
+    assert all("broken" in text for text in judges.asked)
+    assert done.summary == {
+        "run": "run", "into": "run/reverified", "groups": 5, "responses": 20, "verdicts": 60, "failed_before": 10,
+        "failed_after": 0, "changed": 0, "rewards": 15, "rewards_changed": 0,
+        "mean_reward_before": pytest.approx(mean), "mean_reward_after": pytest.approx(mean),
+    }  # fmt: skip
+    results = await results_of(client, done.id)
+    assert [(one["id"], one["step"]) for one in results] == [(f"q{n}", 3) for n in range(0, 50, 10)]
+    assert results[0]["before"]["responses"][0]["reward"] is None
+    assert results[0]["before"]["responses"][0]["scores"] == {"right": None, "polite": None, "named": 1.0}
+    assert results[0]["responses"][0]["reward"] is not None
+    again = await recorded(client, "run/reverified")
+    assert {(one.group, one.step) for one in again} == {(f"q{n}", 3) for n in range(0, 50, 10)}
+    assert len(await recorded(client, "run")) == 600
+
+
+async def test_the_new_run_is_what_the_same_request_gives_to_a_judge_that_works(
+    client: AsyncClient, judges: FlakyJudges
+) -> None:
+    options: dict[str, Any] = {
+        "rubric": RUBRIC, "step": 7, "rationale": True, "votes": 3, "temperature": 0.7, "defences": ["normalise"],
+        "grounding_characters": 20, "mode": "points", "format_weight": 0.3,
+    }  # fmt: skip
+    await judged(client, groups(6, broken=2), run="run", **options)
+    judges.fails_on = ""
+    expected = await judged(client, groups(6, broken=2), run="other", **options)
+    done = await reverified(client, verdicts="all")
+    results = await results_of(client, done.id)
+    names = ("reward", "status", "verdicts")
+    rewarded = [[{name: response[name] for name in names} for response in one["responses"]] for one in results]
+    for mine, theirs in zip(rewarded, expected.groups, strict=True):
+        for one, response in zip(mine, theirs.responses, strict=True):
+            assert one["reward"] == response.reward
+            assert [v["score"] for v in one["verdicts"]] == [v.score for v in response.verdicts]
+    assert {one["fingerprint"] for one in results} == {expected.judge.fingerprint if expected.judge else None}
+
+
+async def test_another_judge_and_another_rubric_judge_the_same_responses(client: AsyncClient) -> None:
+    await judged(client, groups(20), rubric=RUBRIC, run="run", step=1)
+    other = await reverified(client, verdicts="all", judge="second", into="run/second")
+    assert other.summary["verdicts"] == 240
+    assert 20 < other.summary["changed"] < 140
+    free = {"criteria": [{"id": "good", "description": "Is this a good answer to the prompt?"}]}
+    done = await reverified(client, verdicts="all", rubric=free, into="run/free")
+    assert (done.summary["verdicts"], done.summary["changed"]) == (80, 0)
+    assert {one.verdict.criterion for one in await recorded(client, "run/free")} == {"good"}
+
+
+async def test_a_share_takes_the_same_groups_each_time(client: AsyncClient) -> None:
+    await judged(client, groups(60), rubric=RUBRIC, run="run")
+    some = [await reverified(client, verdicts="all", share=0.3, into=f"some{n}") for n in range(2)]
+    found = [[one["id"] for one in await results_of(client, done.id)] for done in some]
+    assert found[0] == found[1]
+    assert 8 < len(found[0]) < 30
+
+
+async def test_rubric_dropout_leaves_out_the_same_criteria(client: AsyncClient) -> None:
+    await judged(client, groups(10), rubric=RUBRIC, run="run", step=2, dropout={"keep": 0.5})
+    done = await reverified(client, verdicts="all")
+    assert done.usage.judge_calls == 0
+    assert (done.summary["groups"], done.summary["rewards"], done.summary["rewards_changed"]) == (10, 40, 0)
+
+
+async def test_verdicts_without_rewards_are_judged_again_too(client: AsyncClient, judges: FlakyJudges) -> None:
+    client.run = "run"
+    await client.verdicts(groups(4, broken=2), rubric=RUBRIC)
+    await written(client, "run")
+    judges.fails_on = ""
+    done = await reverified(client)
+    assert (done.summary["groups"], done.summary["failed_before"], done.summary["failed_after"]) == (2, 4, 0)
+    assert (done.summary["rewards"], done.summary["mean_reward_after"]) == (0, None)
+
+
+async def test_what_cannot_be_judged_again_is_counted_with_its_reason(client: AsyncClient) -> None:
+    text = [{"role": "user", "content": "Look: [image sha256:" + "0" * 64 + "]"}]
+    sent = [*groups(2), {"id": "seen", "prompt": text, "responses": ["Yes."]}]
+    await judged(client, sent, rubric=SIMPLE, run="run")
+    done = await reverified(client, verdicts="all")
+    assert (done.progress.done, done.progress.discarded) == (3, {"with images": 1})
+    assert done.summary["groups"] == 2
+
+
+async def test_a_request_for_nothing_is_refused_with_the_reason(client: AsyncClient) -> None:
+    with pytest.raises(InvalidRequest, match="no records of run 'run'"):
+        await reverified(client)
+    await judged(client, groups(1), rubric=RUBRIC, run="run")
+    with pytest.raises(InvalidRequest, match="no group of run 'run' is to be judged again; verdicts 'all' judges"):
+        await reverified(client)
+    with pytest.raises(InvalidRequest, match="into is the run itself"):
+        await reverified(client, into="run")
+
+
+async def test_steps_that_a_request_gave_are_given_again(client: AsyncClient) -> None:
+    response = {"text": "One. Two.", "steps": [[0, 4], [5, 9]]}
+    group = {"id": "g", "prompt": "Count.", "responses": [response]}
+    criteria = [{"id": "final", "kind": "answer", "description": "Says two."}, *SIMPLE["criteria"]]
+    options: dict[str, Any] = {"rubric": {"criteria": criteria}, "protocol": "stepwise", "steps": "given"}
+    before = await judged(client, [group], run="run", mode="stepwise", **options)
+    done = await reverified(client, verdicts="all")
+    (result,) = await results_of(client, done.id)
+    assert done.usage.judge_calls == 0, json.dumps(result)
+    assert result["responses"][0]["reward"] == before.groups[0].responses[0].reward
