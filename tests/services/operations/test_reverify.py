@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from adjudge_services.settings import Settings
@@ -14,7 +17,8 @@ from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.judge import Judge
-from tests.services.operations.in_process import Start, end_of, results_of
+from tests.fixtures.migrated import NewSQLite
+from tests.services.operations.in_process import end_of, results_of, serving_within
 from trainer_client import AsyncClient, InvalidRequest
 from trainer_client.wire import RewardAnswer
 
@@ -69,8 +73,18 @@ def judges() -> FlakyJudges:
 
 
 @pytest.fixture
-async def client(start: Start, judges: FlakyJudges) -> AsyncClient:
-    return await start(judges_of=judges.of)
+async def transport(
+    data_dir: Path, new_sqlite: NewSQLite, judges: FlakyJudges
+) -> AsyncIterator[httpx2.AsyncBaseTransport]:
+    new_sqlite(data_dir / "adjudge.db")
+    async with serving_within(judges_of=judges.of) as serving:
+        yield serving
+
+
+@pytest.fixture
+async def client(transport: httpx2.AsyncBaseTransport) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient("http://localhost", transport=transport) as connected:
+        yield connected
 
 
 def groups(count: int, broken: int = 0) -> list[dict[str, Any]]:
@@ -135,7 +149,8 @@ async def test_failed_verdicts_are_asked_again_and_no_others(client: AsyncClient
     assert all("broken" in text for text in judges.asked)
     assert done.summary == {
         "run": "run", "into": "run/reverified", "groups": 5, "responses": 20, "verdicts": 60, "failed_before": 10,
-        "failed_after": 0, "changed": 0, "rewards": 15, "rewards_changed": 0,
+        "failed_after": 0, "compared": 50, "changed": 0, "rewarded_before": 15, "rewarded_after": 20,
+        "rewards": 15, "rewards_changed": 0,
         "mean_reward_before": pytest.approx(mean), "mean_reward_after": pytest.approx(mean),
     }  # fmt: skip
     results = await results_of(client, done.id)
@@ -234,3 +249,21 @@ async def test_steps_that_a_request_gave_are_given_again(client: AsyncClient) ->
     (result,) = await results_of(client, done.id)
     assert done.usage.judge_calls == 0, json.dumps(result)
     assert result["responses"][0]["reward"] == before.groups[0].responses[0].reward
+
+
+async def test_the_console_shows_both_runs_and_what_changed(
+    client: AsyncClient, transport: httpx2.AsyncBaseTransport, judges: FlakyJudges
+) -> None:
+    await judged(client, groups(4, broken=2), rubric=RUBRIC, run="run", step=1)
+    judges.fails_on = ""
+    done = await reverified(client)
+    await written(client, "run/reverified")
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        page = (await http.get("/console/run?run=run/reverified")).text
+        assert "judged again" in page
+        assert "/console/run?run=run%2Freverified&amp;with=run" in page
+        assert "judged again" not in (await http.get("/console/run?run=run")).text
+        page = (await http.get(f"/console/operation?id={done.id}")).text
+    assert "2 groups, 8 responses" in page
+    assert "<td>6</td><td>8</td>" in page
+    assert "<td>4</td><td>0</td>" in page

@@ -99,6 +99,7 @@ LedgerUrlOption = Annotated[
     str | None,
     typer.Option(help="Address of a running service; by default the database is read.", envvar="ADJUDGE_URL"),
 ]
+ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 ProjectOption = Annotated[
     str, typer.Option(help="The project, if the database is read; a service uses the key's project.")
 ]

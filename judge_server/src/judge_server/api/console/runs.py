@@ -42,8 +42,16 @@ from judge_server.evaluation.export import ExportQuery, left_out
 from judge_server.ledger.monitoring.metrics import FINDINGS_TIMEOUT_S
 from judge_server.ledger.monitoring.monitors import monitor_run, monitor_runs
 from judge_server.ledger.rows import storable_text
-from rubric_store.ledger.rows import CriterionBucket, RewardBin, RunChartQuery, RunCharts, RunReportQuery, StepBucket
-from trainer_client.wire.ledger import EXPORT_KINDS, CriterionFigures, ExportSummary, RunReport
+from rubric_store.ledger.rows import (
+    CriterionBucket,
+    ResponseFilter,
+    RewardBin,
+    RunChartQuery,
+    RunCharts,
+    RunReportQuery,
+    StepBucket,
+)
+from trainer_client.wire.ledger import EXPORT_KINDS, CriterionFigures, ExportSummary, JudgingRules, RunReport
 from trainer_client.wire.monitors import MonitorFinding
 
 FAILURE_MEANINGS: dict[str, str] = {
@@ -563,8 +571,17 @@ async def run(console: Console, request: Request) -> Response:
     kept = {"run": view.run, "first": view.first, "last": view.last, "with": view.other and view.other.run}
     return console.page(
         request, "run.html.jinja", report=report, view=view, changes=await _changes(console, request, view),
+        origin=await _origin(console, project_of(request), view.run),
         around=int_parameter(request, "around"), all_criteria_href=address("run", **kept, criteria="all"),
     )  # fmt: skip
+
+
+async def _origin(console: Console, project_id: str, run: str) -> str | None:
+    """The run whose responses a run judges again; None if it judges its own."""
+    first = ResponseFilter(project_id, run, limit=1, with_votes=False)
+    recorded = await console.service.readable_ledger().responses(first)
+    rules = JudgingRules.read(recorded[0].request.judging_rules) if recorded else None
+    return None if rules is None else rules.reverifies
 
 
 @router.get("/run/others")

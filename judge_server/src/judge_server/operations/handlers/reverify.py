@@ -188,7 +188,7 @@ class ReverifyHandler(SummingHandler):
 
     async def _summary(self, ref: ChunkRef, request: Mapping[str, Any]) -> dict[str, JsonValue]:
         """Compare all results with what was recorded; rewards are compared where there is one before and after."""
-        counts: Counter[str] = Counter(groups=0, responses=0, verdicts=0, failed_before=0, failed_after=0, changed=0)
+        counts = Counter(dict.fromkeys(_COUNTS, 0))
         pairs: list[tuple[float, float]] = []
         async for results in self.result_pages(ref):
             for result in results:
@@ -196,9 +196,11 @@ class ReverifyHandler(SummingHandler):
                 for after, before in zip(result["responses"], result["before"]["responses"], strict=True):
                     counts["responses"] += 1
                     counts.update(_changes(before["scores"], after["verdicts"]))
-                    rewards = before["reward"], after.get("reward")
-                    if None not in rewards:
-                        pairs.append(rewards)
+                    old, new = before["reward"], after.get("reward")
+                    counts["rewarded_before"] += old is not None
+                    counts["rewarded_after"] += new is not None
+                    if old is not None and new is not None:
+                        pairs.append((old, new))
         means = [sum(rewards) / len(pairs) for rewards in zip(*pairs, strict=True)] if pairs else [None, None]
         return {
             "run": request["run"],
@@ -211,6 +213,10 @@ class ReverifyHandler(SummingHandler):
         }
 
 
+_COUNTS = (
+    *("groups", "responses", "rewarded_before", "rewarded_after"),
+    *("verdicts", "failed_before", "failed_after", "compared", "changed"),
+)
 _SAME_REWARD = 1e-9
 
 
@@ -221,6 +227,7 @@ def _changes(before: Mapping[str, float | None], after: Sequence[Mapping[str, An
         counts["failed_after"] += verdict["status"] == "failed"
         old, new = before.get(verdict["criterion"]), verdict["score"]
         if old is not None and new is not None:
+            counts["compared"] += 1
             counts["changed"] += (old >= MET_FROM) != (new >= MET_FROM)
     return counts
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import InputsArgument, JsonOption
+from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, show_progress
 
 if not OPTIONS_ONLY:
@@ -22,7 +22,6 @@ if not OPTIONS_ONLY:
     from trainer_client import Client
     from trainer_client.wire.operations import Operation
 
-ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 
 GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")

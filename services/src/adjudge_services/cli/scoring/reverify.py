@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.operating.operations import ServiceUrlOption, follow, open_client
-from adjudge_services.cli.options import SERVICE, FirstStepOption, JsonOption, LastStepOption, RunArgument
+from adjudge_services.cli.options import (
+    SERVICE,
+    FirstStepOption,
+    JsonOption,
+    LastStepOption,
+    RunArgument,
+    ServiceUrlOption,
+)
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_json
 from trainer_client.wire import RewardRequest
 
-if TYPE_CHECKING or not OPTIONS_ONLY:
+if not OPTIONS_ONLY:
+    from adjudge_services.cli.operating.operations import follow, open_client
     from adjudge_services.cli.scoring.score_file import read_rubric_argument
     from trainer_client.wire.operations import Operation, ReverifyOperation
 
@@ -83,9 +90,11 @@ def show(operation: Operation) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     means = [f"{found[f'mean_reward_{when}']:.4f}" if found["rewards"] else "–" for when in ("before", "after")]
-    table.add_row("mean reward", *means, f"{found['rewards_changed']:,} of {found['rewards']:,}")
+    rewarded = [f"{found[f'rewarded_{when}']:,}" for when in ("before", "after")]
+    table.add_row("responses with a reward", *rewarded, "")
+    table.add_row("mean of those with both", *means, f"{found['rewards_changed']:,} of {found['rewards']:,}")
     table.add_row("failed verdicts", f"{found['failed_before']:,}", f"{found['failed_after']:,}", "")
-    table.add_row("verdicts met or not", "", f"{found['verdicts']:,}", f"{found['changed']:,}")
+    table.add_row("verdicts with both", "", "", f"{found['changed']:,} of {found['compared']:,}")
     out.print(table)
     for reason, count in operation.progress.discarded.items():
         err.print(f"not judged again, {reason}: {pluralize(count, 'group')}", markup=False)
