@@ -248,6 +248,16 @@ async def test_labels_become_groups_that_evaluations_can_read(tmp_path: object) 
     ]
 
 
+async def test_labelled_groups_have_what_else_the_judge_was_shown() -> None:
+    uses, texts = uses_of_group()
+    material = {"grounding": b"g" * 32, "reference_answer": b"r" * 32, "ground_truth": b"t" * 32}
+    texts |= {digest: json.dumps(f"the {name}") for name, digest in material.items()}
+    uses = [use._replace(response=use.response._replace(**material)) for use in uses]
+    labels = Labels(uses, [{"ada": True}] * 4, texts)
+    row, *_ = (await labelled_groups(labels, LabelFilter(PROJECT, "run"))).rows  # type: ignore[arg-type]
+    assert {name: row[name] for name in material} == {name: f"the {name}" for name in material}
+
+
 async def test_a_label_whose_texts_cannot_be_judged_again_is_left_out_and_counted() -> None:
     uses, texts = uses_of_group()
     texts[uses[0].response.response] = '[{"role": "assistant", "content": "Yes."}]'

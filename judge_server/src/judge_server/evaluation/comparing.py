@@ -21,7 +21,7 @@ import numpy as np
 from judge_server.evaluation.corrected_rates import PassCount, observed_rate
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines, read_labels
-from judge_server.evaluation.labelling import digests_of, read_texts
+from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
@@ -184,9 +184,8 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
         response: Any = json.loads(texts[row.response])
         if not isinstance(response, str):
             return None
-        grounding = None if row.grounding is None else json.loads(texts[row.grounding])
         prompt = json.loads(texts[row.prompt])
-        responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, grounding=grounding))
+        responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, **material_of(row, texts)))
     facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
     return RunGroup(
         recorded.name,

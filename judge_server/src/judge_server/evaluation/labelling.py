@@ -220,6 +220,12 @@ def digests_of(row: ResponseRow) -> list[bytes]:
     return [digest for digest in all_texts if digest is not None]
 
 
+def material_of(row: ResponseRow, texts: Mapping[bytes, str]) -> dict[str, Any]:
+    """Return what else the judge of a response was shown: grounding, reference answer and ground truth, by name."""
+    digests = {name: getattr(row, name) for name in ("grounding", "reference_answer", "ground_truth")}
+    return {name: json.loads(texts[digest]) for name, digest in digests.items() if digest is not None}
+
+
 async def read_texts(
     store: LabelStore | LedgerReader, project_id: str, rows: Iterable[ResponseRow]
 ) -> dict[bytes, str]:
@@ -245,7 +251,7 @@ def _row(uses: Sequence[LabelledUse], texts: Mapping[bytes, str], left_out: dict
             left_out[SPLIT] += 1
         elif name not in criteria:
             left_out[NO_CRITERION] += 1
-        elif response is None or row.prompt not in texts or (row.grounding is not None and row.grounding not in texts):
+        elif any(digest not in texts for digest in digests_of(row)):
             left_out[NO_TEXT] += 1
         elif not isinstance(response, str):
             left_out[CONVERSATION] += 1
@@ -255,16 +261,14 @@ def _row(uses: Sequence[LabelledUse], texts: Mapping[bytes, str], left_out: dict
     if not responses:
         return None
     by_judge = {"verification": {"method": "judge"}, "shadow": False}
-    group: dict[str, Any] = {
+    return {
         "id": f"{first.request.request_id}/{first.response.group_id}"[:_MAX_ID],
         "prompt": json.loads(texts[first.response.prompt]),
         "responses": [response for response, _ in responses.values()],
         "rubric": {"criteria": [criteria[name] | by_judge for name in criteria if name in asked]},
         "labels": [labels for _, labels in responses.values()],
+        **material_of(first.response, texts),
     }
-    if first.response.grounding is not None:
-        group["grounding"] = json.loads(texts[first.response.grounding])
-    return group
 
 
 class Agreement(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.labelling import read_texts
+from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.ledger.rows import recorded_verdict
 from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
 from judge_server.operations.handlers.judging import (
@@ -254,34 +254,31 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str], operation:
     if rules is None:
         raise _Unusable("recorded before options were")
 
-    def read(digest: bytes | None) -> Any:
-        if digest is None:
-            return None
-        if digest not in texts:
-            raise _Unusable("without texts")
-        if _STORED_IMAGE.search(texts[digest]):
-            raise _Unusable("with images")
-        return json.loads(texts[digest])
-
-    beside = {name: read(getattr(first, name)) for name in ("grounding", "reference_answer", "ground_truth")}
-    group = {"id": first.group_id, "prompt": read(first.prompt), **beside}
-    given_steps = (
-        operation.judging if "steps" in operation.judging.model_fields_set else rules.judging
-    ).steps == "given"
-    group["responses"] = [
-        {"text": read(one.response.response), "tokens": one.response.tokens, "stopped": one.response.stopped}
-        | ({"steps": _steps(one)} if given_steps else {})
-        for one in recorded
-    ]
+    found = [texts.get(digest) for one in recorded for digest in digests_of(one.response)]
+    if None in found:
+        raise _Unusable("without texts")
+    if any(_STORED_IMAGE.search(text) for text in found if text is not None):
+        raise _Unusable("with images")
+    steps = operation.judging if "steps" in operation.judging.model_fields_set else rules.judging
+    group = {
+        "id": first.group_id,
+        "prompt": json.loads(texts[first.prompt]),
+        "responses": [_response(one, texts, with_steps=steps.steps == "given") for one in recorded],
+        **material_of(first, texts),
+    }
     if operation.rubric is None and first.rubric is not None:
-        group["rubric"] = {"criteria": read(first.rubric)}
+        group["rubric"] = {"criteria": json.loads(texts[first.rubric])}
     return group
 
 
-def _steps(record: UseRecord) -> list[list[int]]:
-    if record.response.spans is None:
-        raise _Unusable("without steps")
-    return [[start, end] for number, start, end in json.loads(record.response.spans) if number > 0]
+def _response(record: UseRecord, texts: Mapping[bytes, str], *, with_steps: bool) -> dict[str, Any]:
+    row = record.response
+    response = {"text": json.loads(texts[row.response]), "tokens": row.tokens, "stopped": row.stopped}
+    if with_steps:
+        if row.spans is None:
+            raise _Unusable("without steps")
+        response["steps"] = [(start, end) for number, start, end in json.loads(row.spans) if number > 0]
+    return response
 
 
 def _request(
