@@ -76,7 +76,7 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
     "Runs and responses": {
         "measure": "measuring.measure:measure",
         "recompute": "scoring.recompute:recompute",
-        "reverify": "scoring.reverify:reverify",
+        "reverify": "measuring.reverify:reverify",
         "export": "scoring.export:export",
         "filter-easy": "scoring.score:filter_easy",
         "runs": Commands(
