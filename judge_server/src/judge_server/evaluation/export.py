@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.labelling import consensus, read_texts
+from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text, read_texts
 from judge_server.ledger.rows import recorded_verdict, storable_text
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
-from rubric_store.ledger.rows import LabelFilter, LabelRow, ResponseFilter, ResponseRow, UseRecord
+from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, UseRecord
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
 
@@ -108,7 +108,7 @@ async def export(
     rows = _Rows(query)
     read = _grouped(ledger, query) if query.kind in ("pairs", "best") else _paged(ledger, query)
     if query.kind == "verdicts":
-        rows.labels = await _labels(labels, query)
+        rows.labels = await consensus_labels(labels, LabelFilter(query.project_id, query.run))
     async for groups in read:
         texts = await read_texts(ledger, query.project_id, rows.texts_needed(groups))
         made = rows.make(groups, texts)
@@ -208,20 +208,6 @@ def _digest(*parts: object) -> bytes:
     return hashlib.blake2b(repr(parts).encode(), digest_size=_KEY_BYTES).digest()
 
 
-async def _labels(store: LabelStore, query: ExportQuery) -> dict[bytes, bool]:
-    """Return what most people say of each labelled criterion of a response, wherever in the run they said it."""
-    found: dict[bytes, list[LabelRow]] = defaultdict(list)
-    for one in await store.labelled_uses(LabelFilter(query.project_id, query.run)):
-        found[_judged(one.use.response, one.use.votes[0][0].criterion)] += one.labels
-    said = {key: consensus(labels) for key, labels in found.items()}
-    return {key: met for key, met in said.items() if met is not None}
-
-
-def _judged(row: ResponseRow, criterion: str) -> bytes:
-    """Return the digest of what is judged: a response and a criterion of its rubric."""
-    return _digest(row.prompt, row.response, row.grounding, row.rubric, criterion)
-
-
 class _Pair(NamedTuple):
     """A pair, with its margin and what its verdicts are about, if they are all that it differs in."""
 
@@ -235,7 +221,7 @@ class _Rows:
     """Makes the rows of an export, and counts what is left out."""
 
     def __init__(self, query: ExportQuery) -> None:
-        self.labels: Mapping[bytes, bool] = {}
+        self.labels: Mapping[JudgedText, bool] = {}
         self._query = query
         self._counts: Counter[str] = Counter()
         self._seen: set[bytes] = set()
@@ -380,12 +366,13 @@ class _Rows:
                     continue
                 if self._query.criterion not in (None, criterion.id):
                     continue
-                label = self.labels.get(_judged(row, criterion.id))
+                about = judged_text(row, criterion.id)
+                label = self.labels.get(about)
                 if verdict.score is None and label is None:
                     self._counts["failed"] += 1
                     continue
                 written = self._written(texts, one, row.response)
-                if written is None or self._is_repeated(_judged(row, criterion.id)):
+                if written is None or self._is_repeated(*about):
                     continue
                 yield {
                     "prompt": written[0],

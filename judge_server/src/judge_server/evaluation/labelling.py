@@ -167,6 +167,24 @@ def consensus(labels: Sequence[LabelRow]) -> bool | None:
     return None if 2 * met == len(labels) else 2 * met > len(labels)
 
 
+JudgedText: TypeAlias = tuple[bytes, bytes, bytes | None, bytes | None, str]
+"""What a label is about, wherever it was judged: the digests of prompt, response, grounding and rubric, a criterion."""
+
+
+def judged_text(row: ResponseRow, criterion: str) -> JudgedText:
+    """Return what a label of a response's criterion is about."""
+    return row.prompt, row.response, row.grounding, row.rubric, criterion
+
+
+async def consensus_labels(store: LabelStore, wanted: LabelFilter) -> dict[JudgedText, bool]:
+    """Return what most people say of each labelled criterion of a response, wherever in the run they said it."""
+    found: dict[JudgedText, list[LabelRow]] = defaultdict(list)
+    for one in await store.labelled_uses(wanted):
+        found[judged_text(one.use.response, one.use.votes[0][0].criterion)] += one.labels
+    said = {key: consensus(labels) for key, labels in found.items()}
+    return {key: met for key, met in said.items() if met is not None}
+
+
 class LabelledGroups(NamedTuple):
     """The labels of a run as labelled groups.
 

@@ -1,0 +1,611 @@
+"""Whether a run's rubric is being gamed: what its judge credits more and more, and others who look do not.
+
+The early part of a run, the first third of its steps, is compared with the late one, the last third. Others are runs
+that judged the same responses by another judge or another rubric, and people's labels. A criterion is credited if it is
+met, or unmet if it is to be avoided. Shadow criteria, which no reward reads, are left out, and so are verdicts that
+failed or are uncertain. No judge is asked.
+
+The exploitation rate is that of "Reward hacking in rubric-based RL" (arXiv 2605.12474): of newly credited criteria, the
+share that a panel of other judges rejects unanimously. The paper compares a checkpoint's response with the base
+policy's to the same prompt. A ledger has no base policy: here, a criterion is newly credited to a late response if it
+was credited to no early response to the same prompt. Several early responses make this rarer than the paper's one.
+
+Intervals are percentiles of 1,000 resamples of prompts, whose responses are similar.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from statistics import NormalDist
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from judge_server.errors import NotFound, invalid_field
+from judge_server.evaluation.corrected_rates import clusters_of, effective_size
+from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text
+from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan, wilson
+from judge_server.ledger.rows import encode_cursor, recorded_verdict
+from judge_server.ports import LabelStore, LedgerReader
+from judge_server.scheduling.time_sharing import run_in_thread
+from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, RunReportQuery, UseRecord, VerdictKey
+from trainer_client.wire import Criterion
+from trainer_client.wire.run_audits import (
+    AuditAnswer,
+    AuditComparison,
+    AuditConflict,
+    AuditedCriterion,
+    AuditExample,
+    AuditFigure,
+    AuditPart,
+    AuditReading,
+    AuditReference,
+    AuditTrend,
+    RunAudit,
+)
+
+MAX_PART_VERDICTS = 50_000
+"""About the most verdicts that an audit reads of each part of each run."""
+
+MAX_AGAINST = 5
+MIN_PROMPTS = 10
+"""With fewer prompts than this, figures have no interval."""
+
+MAX_CRITERIA = 50
+_MAX_BLOCKS = 1000
+"""Prompts are resampled in so many blocks if there are more of them."""
+
+_PAGE = 500
+_STEPS_A_PAGE = 500
+_SATURATED = 0.02
+_CONFLICT = -0.1
+_MAX_CONFLICTS, _MAX_FINDINGS, _MAX_EXAMPLES, _WITH_EXAMPLES = 10, 10, 3, 10
+_ROUNDING = 1e-9
+_TAIL = 0.025
+
+_Steps: TypeAlias = tuple[int | None, int | None]
+
+
+class _Verdict(NamedTuple):
+    """A recorded verdict on a criterion; `credited` is None if it failed or is uncertain."""
+
+    slot: int
+    credited: bool | None
+
+
+class _Response(NamedTuple):
+    """What an audit keeps of a judged response."""
+
+    row: ResponseRow
+    step: int | None
+    request_id: str
+    mode: str | None
+    verdicts: Mapping[str, _Verdict]
+    avoided: frozenset[str]
+
+    @property
+    def key(self) -> Hashable:
+        """What names the response in every run that judged it."""
+        return self.step, self.row.group_id, self.row.prompt, self.row.response
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None without one of its own verdicts."""
+        return None if self.row.status == "unscored" else self.row.reward
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a run: its responses by part, who judged them, and whether more was there to read."""
+
+    parts: list[list[_Response]]
+    judges: dict[str, str] = field(default_factory=dict)  # model by fingerprint
+    cut: bool = False
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.judges.values()))
+
+    @property
+    def responses(self) -> Iterator[tuple[bool, _Response]]:
+        """Each response, and whether it is a late one."""
+        return ((bool(late), one) for late, part in enumerate(self.parts) for one in part)
+
+
+class _Other(NamedTuple):
+    """Another view of the run: a run that judged its responses, or labels if `run` is None."""
+
+    run: str | None
+    by_key: Mapping[Hashable, _Response]
+    labels: Mapping[JudgedText, bool]
+    judges: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "people's labels" if self.run is None else f"run {self.run!r}"
+
+    def credits(self, own: _Response, criterion: str) -> bool | None:
+        """Whether it credits a response of the audited run on a criterion; None if it does not say."""
+        if self.run is None:
+            met = self.labels.get(judged_text(own.row, criterion))
+            return None if met is None else met != (criterion in own.avoided)
+        found = self.by_key.get(own.key)
+        if found is None or found.row.rubric != own.row.rubric or criterion not in found.verdicts:
+            return None
+        return found.verdicts[criterion].credited
+
+
+async def audit_run(
+    ledger: LedgerReader, labels: LabelStore, project_id: str, run: str, against: Sequence[str] = ()
+) -> RunAudit:
+    """Audit a run against others that judged the same responses, and against its labels.
+
+    A response is the same if step, group id, prompt and text are. Of each part of a run, about 50,000 verdicts are
+    read: those of the first and of the last steps. All is kept in memory, about 1 kB for each response.
+
+    Raises:
+        NotFound: the ledger does not have one of the runs.
+        InvalidRequest: a run is to be compared with itself, or with too many.
+    """
+    if len(against) > MAX_AGAINST or run in against:
+        wrong = "names the audited run itself" if run in against else f"has {len(against)} runs"
+        raise invalid_field("against", f"{wrong}; name up to {MAX_AGAINST} runs that judged the same responses")
+    ends, notes = _ends(await _steps(ledger, project_id, run))
+    own = await _read(ledger, project_id, run, ends)
+    if own.cut:
+        notes.append(f"One part of the run is longer than the {MAX_PART_VERDICTS:,} verdicts that are read of it.")
+    others = []
+    for name in dict.fromkeys(against):
+        await _steps(ledger, project_id, name, most=1)
+        read = await _read(ledger, project_id, name, ends)
+        by_key = {one.key: one for _, one in reversed([*read.responses])}
+        others.append(_Other(name, by_key, {}, read.models))
+    if said := await consensus_labels(labels, LabelFilter(project_id, run)):
+        others.append(_Other(None, {}, said))
+    return await run_in_thread(lambda: _Audit(own, others, notes).report(run))
+
+
+async def _steps(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[tuple[int, int]]:
+    """Return the steps of a run, each with its number of verdicts."""
+    steps: list[tuple[int, int]] = []
+    query = RunReportQuery(project_id, run, criteria=0, limit=most or _STEPS_A_PAGE)
+    while True:
+        page = await ledger.run(query)
+        if page is None:
+            raise NotFound(
+                f"The ledger has no record of run {run!r}. `adjudge runs` and GET /v1/runs list the runs; requests of "
+                "the last second may not be written yet",
+                title="Unknown run",
+            )
+        steps += [(one.step, one.verdicts) for one in page.steps if one.step is not None]
+        if page.next_cursor is None or most is not None:
+            return steps
+        query = query._replace(after=page.next_cursor)
+
+
+def _ends(steps: Sequence[tuple[int, int]]) -> tuple[list[_Steps], list[str]]:
+    """Return the first and the last third of the steps, shortened to what is read; one part of all without steps."""
+    if len(steps) < 2:
+        return [(None, None)], ["The run has fewer than two steps, so its parts are the first and last third in time."]
+    third = max(1, len(steps) // 3)
+    early, late = _within(steps[:third]), _within(steps[: -third - 1 : -1])
+    shorter = min(len(early), len(late)) < third
+    notes = [f"Of each part, only the outer steps with {MAX_PART_VERDICTS:,} verdicts were read."] if shorter else []
+    return [(early[0], early[-1]), (late[-1], late[0])], notes
+
+
+def _within(steps: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first steps, as long as all of their verdicts can be read; at least one."""
+    kept: list[int] = []
+    total = 0
+    for step, verdicts in steps:
+        total += verdicts
+        if kept and total > MAX_PART_VERDICTS:
+            break
+        kept.append(step)
+    return kept
+
+
+async def _read(ledger: LedgerReader, project_id: str, run: str, ends: Sequence[_Steps]) -> _Read:
+    """Read the parts of a run; with one part, divide what is read in time and keep its first and last third."""
+    read = _Read([])
+    rubrics: dict[bytes, Mapping[str, Criterion]] = {}
+    most = 3 * MAX_PART_VERDICTS // len(ends) if len(ends) == 1 else MAX_PART_VERDICTS
+    for first, last in ends:
+        part: list[_Response] = []
+        wanted, verdicts = ResponseFilter(project_id, run, first, last, limit=_PAGE), 0
+        while page := await ledger.responses(wanted):
+            if verdicts > most:
+                read.cut = True
+                break
+            unknown = {digest for one in page if (digest := one.response.rubric) is not None and digest not in rubrics}
+            for digest, text in (await ledger.texts(project_id, [*unknown])).items():
+                rubrics[digest] = {one["id"]: Criterion.model_validate(one) for one in json.loads(text)}
+            part += await run_in_thread(_responses, page, rubrics)
+            verdicts += sum(len(one.votes) for one in page)
+            read.judges |= {one.request.fingerprint: one.request.model or "" for one in page if one.request.fingerprint}
+            wanted = wanted._replace(after=(page[-1].response.request, page[-1].response.place))
+        read.parts.append(part)
+    if len(ends) == 1:
+        (whole,) = read.parts
+        third = max(1, len(whole) // 3)
+        read.parts = [whole[:third], whole[third:][-third:]]
+    return read
+
+
+def _responses(page: Sequence[UseRecord], rubrics: Mapping[bytes, Mapping[str, Criterion]]) -> list[_Response]:
+    found = []
+    for one in page:
+        criteria = rubrics.get(one.response.rubric or b"", {})
+        verdicts: dict[str, _Verdict] = {}
+        for slot, votes in groupby(one.votes, key=lambda vote: vote[0].slot):
+            verdict = recorded_verdict(list(votes))
+            criterion = criteria.get(verdict.criterion)
+            if criterion is None or criterion.shadow or verdict.status == "left_out":
+                continue
+            credited = None if verdict.score is None else (verdict.score >= MET_FROM) != criterion.avoided
+            verdicts[criterion.id] = _Verdict(slot, credited)
+        avoided = frozenset(name for name in verdicts if criteria[name].avoided)
+        request = one.request
+        found.append(_Response(one.response, request.step, request.request_id, request.mode, verdicts, avoided))
+    return found
+
+
+class _Sample(NamedTuple):
+    """What the run and another say of one response or verdict: its prompt, whether it is late, and both values."""
+
+    prompt: bytes
+    late: bool
+    own: float
+    other: float
+
+
+class _Bootstrap:
+    """Resamples of the prompts of a run, in blocks if there are many. Figures have one value, and one per resample."""
+
+    def __init__(self, prompts: Iterable[bytes]) -> None:
+        self._place = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+        self._blocks = max(1, min(len(self._place), _MAX_BLOCKS))
+        blocks = range(self._blocks)
+        self._weights = np.vstack([np.ones((1, self._blocks)), RowBootstrap(blocks).weights(blocks)])
+
+    def sums(self, prompts: Sequence[bytes], *columns: Sequence[float] | Floats) -> list[Floats]:
+        """Return the sum of each column over its prompts, whole and resampled; shape (1 + resamples,) each."""
+        blocks = np.array([self._place[prompt] % self._blocks for prompt in prompts], dtype=int)
+        by_block = [np.bincount(blocks, np.asarray(column, dtype=float), self._blocks) for column in columns]
+        return list((self._weights @ np.column_stack(by_block)).T)
+
+    def share(self, samples: Sequence[tuple[bytes, bool]]) -> AuditFigure:
+        """Return the share of prompts' samples that are true."""
+        prompts = [prompt for prompt, _ in samples]
+        count, total = self.sums(prompts, np.ones(len(samples)), [one for _, one in samples])
+        return figure(_ratio(total, count), len(set(prompts)))
+
+    def compare(self, samples: Sequence[_Sample], tests: int = 1) -> AuditComparison:
+        """Return the trends of the run and another on the same samples.
+
+        Args:
+            samples: the samples.
+            tests: among how many comparisons this one is looked for: the reading's level is divided by it (Bonferroni).
+        """
+        prompts = [one.prompt for one in samples]
+        late, own, other = (np.array([one[place] for one in samples], dtype=float) for place in (1, 2, 3))
+        masks = (1 - late, late)
+        counts = self.sums(prompts, *masks)
+        n = [len({one.prompt for one in samples if one.late == part}) for part in (False, True)]
+        trends, rises = [], []
+        for values in (own, other):
+            early, last = map(_ratio, self.sums(prompts, *(values * mask for mask in masks)), counts)
+            rises.append(last - early)
+            trends.append(
+                AuditTrend(early=figure(early, n[0]), late=figure(last, n[1]), rise=figure(last - early, min(n)))
+            )
+        gaps = rises[0] - rises[1]
+        gap = figure(gaps, min(n))
+        return AuditComparison(
+            compared=len(samples), own=trends[0], other=trends[1], gap=gap, reading=_read_gap(trends, gap, gaps, tests)
+        )
+
+
+def figure(values: Floats, prompts: int) -> AuditFigure:
+    """Return a figure of its value and its resamples, without an interval if it has too few prompts."""
+    found = estimate(float(values[0]), values[1:])
+    ends = (found.low, found.high) if prompts >= MIN_PROMPTS else (float("nan"),) * 2
+    value, low, high = map(none_if_nan, (found.value, *ends))
+    return AuditFigure(value=value, low=low, high=high, prompts=prompts)
+
+
+def _ratio(total: Floats, count: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 0, total / count, np.nan)
+
+
+def _read_gap(trends: Sequence[AuditTrend], gap: AuditFigure, gaps: Floats, tests: int) -> AuditReading:
+    own, other = (trend.rise.low for trend in trends)
+    if own is None or other is None or gap.low is None or gap.value is None:
+        return "too_few"
+    least = gap.value - NormalDist().inv_cdf(1 - _TAIL / tests) * float(np.nanstd(gaps[1:]))
+    if min(own, gap.low, least) <= _ROUNDING:
+        return "together"
+    return "rose_more" if other > _ROUNDING else "rose_alone"
+
+
+_SUSPICION: Mapping[AuditReading, int] = {"rose_alone": 2, "rose_more": 1, "together": 0, "too_few": 0}
+
+
+class _Audit:
+    """Computes the report. Blocks."""
+
+    def __init__(self, own: _Read, others: Sequence[_Other], notes: Sequence[str]) -> None:
+        self._own, self._others, self._notes = own, others, [*notes]
+        self._judges: list[_Other] = []
+        self._bootstrap = _Bootstrap(one.row.prompt for _, one in own.responses)
+        self._counts: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        for _, one in own.responses:
+            self._counts.update(one.verdicts.keys())
+            self._failed.update(name for name, verdict in one.verdicts.items() if verdict.credited is None)
+
+    def report(self, run: str) -> RunAudit:
+        """Return the report."""
+        rewards = [
+            _Sample(one.row.prompt, late, one.reward, one.reward)
+            for late, one in self._own.responses
+            if one.reward is not None
+        ]
+        references = tuple([self._reference(other) for other in self._others])
+        pairs = zip(self._others, references, strict=True)
+        self._judges = [other for other, one in pairs if one.kind == "judge"]
+        names = [name for name, _ in self._counts.most_common(MAX_CRITERIA)]
+        criteria = sorted([self._criterion(name, len(names)) for name in names], key=_suspicion)
+        findings = [*self._findings(references, criteria)]
+        readings = {one.comparison.reading for one in references if one.comparison is not None}
+        answer: AuditAnswer = "signs" if findings else "no_signs" if readings - {"too_few"} else "unknown"
+        newly_credited, rejected = self._exploitation() if self._judges else (None, None)
+        return RunAudit(
+            run=run or None,
+            answer=answer,
+            findings=tuple(findings),
+            notes=tuple(self._noted(references)),
+            early=_part(self._own.parts[0]),
+            late=_part(self._own.parts[1]),
+            judges=self._own.models,
+            reward=self._bootstrap.compare(rewards).own,
+            references=references,
+            newly_credited=newly_credited,
+            rejected=rejected,
+            criteria=tuple(self._with_examples(criteria)),
+            criteria_count=len(self._counts),
+            conflicts=tuple(self._conflicts(names)),
+        )
+
+    def _reference(self, other: _Other) -> AuditReference:
+        samples: list[_Sample] = []
+        matched = failed = 0
+        same_rubric = False
+        for late, one in self._own.responses:
+            prompt = one.row.prompt
+            if other.run is None:
+                said = [(verdict, other.credits(one, name)) for name, verdict in one.verdicts.items()]
+                matched += any(label is not None for _, label in said)
+                samples += [
+                    _Sample(prompt, late, verdict.credited, label)
+                    for verdict, label in said
+                    if label is not None and verdict.credited is not None
+                ]
+                continue
+            found = other.by_key.get(one.key)
+            if found is not None:
+                matched += 1
+                same_rubric |= found.row.rubric == one.row.rubric
+                failed += sum(verdict.credited is None for verdict in found.verdicts.values())
+                if one.reward is not None and found.reward is not None:
+                    samples.append(_Sample(prompt, late, one.reward, found.reward))
+        return AuditReference(
+            run=other.run,
+            kind="labels" if other.run is None else "judge" if same_rubric else "rubric",
+            judges=other.judges,
+            matched=matched,
+            failed=failed,
+            comparison=self._bootstrap.compare(samples, len(self._others)) if samples else None,
+        )
+
+    def _criterion(self, name: str, tests: int) -> AuditedCriterion:
+        given = [
+            (late, one, verdict.credited)
+            for late, one in self._own.responses
+            if (verdict := one.verdicts.get(name)) is not None and verdict.credited is not None
+        ]
+        comparisons = []
+        for other in self._others:
+            pairs = [(late, one, own, other.credits(one, name)) for late, one, own in given]
+            both = [_Sample(one.row.prompt, late, own, said) for late, one, own, said in pairs if said is not None]
+            comparisons.append(self._bootstrap.compare(both, tests) if both else None)
+        own_only = [_Sample(one.row.prompt, late, own, own) for late, one, own in given]
+        groups: dict[tuple[bytes, Hashable], list[bool]] = defaultdict(list)
+        for _, one, own in given:
+            groups[one.row.prompt, (one.step, one.row.rubric, one.row.grounding)].append(own)
+        apart = [(prompt, len(set(said)) > 1) for (prompt, _), said in groups.items() if len(said) > 1]
+        return AuditedCriterion(
+            criterion=name,
+            verdicts=self._counts[name],
+            failed=self._failed[name],
+            credited=self._bootstrap.compare(own_only).own,
+            comparisons=tuple(comparisons),
+            saturated=_saturated((one.row.prompt, own) for late, one, own in given if late),
+            told_apart=self._bootstrap.share(apart),
+            never_needed=_saturated(apart) == "uncredited",
+        )
+
+    def _rejects(self, one: _Response, criterion: str) -> bool | None:
+        """Whether all other judges reject a response on a criterion; None unless all of them say something."""
+        said = [other.credits(one, criterion) for other in self._judges]
+        return None if not said or None in said else not any(said)
+
+    def _exploitation(self) -> tuple[AuditFigure | None, AuditTrend | None]:
+        """Return the share that is rejected of newly credited criteria, and of all that is credited."""
+        early: dict[tuple[bytes, Hashable], bool] = {}
+        new: list[tuple[bytes, bool]] = []
+        credited: list[_Sample] = []
+        for late, one in self._own.responses:
+            for name, verdict in one.verdicts.items():
+                about = one.row.prompt, (one.row.rubric, name)
+                if not late and verdict.credited is not None:
+                    early[about] = verdict.credited or early.get(about, False)
+                rejected = self._rejects(one, name) if verdict.credited else None
+                if rejected is None:
+                    continue
+                credited.append(_Sample(one.row.prompt, late, rejected, rejected))
+                if late and early.get(about) is False:
+                    new.append((one.row.prompt, rejected))
+        if not credited:
+            return None, None
+        if not {prompt for prompt, *_ in early} & {one.row.prompt for one in self._own.parts[1]}:
+            self._notes.append("No prompt occurs in both parts, so it is not known what is newly credited.")
+        return self._bootstrap.share(new) if new else None, self._bootstrap.compare(credited).own
+
+    def _findings(self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]) -> Iterator[str]:
+        """Say in a sentence each which reward and which criteria rose alone."""
+        for other, one in zip(self._others, references, strict=True):
+            if one.comparison is not None and one.comparison.reading == "rose_alone":
+                what = "mean reward" if other.run is not None else "share of labelled criteria that the judge credits"
+                yield f"The {what} rose by {_told(one.comparison.own.rise)}, and by {other.name} it did not: " + (
+                    f"{_told(one.comparison.other.rise)}."
+                )
+        rose = [
+            (criterion.criterion, other, comparison)
+            for criterion in criteria
+            for other, comparison in zip(self._others, criterion.comparisons, strict=True)
+            if comparison is not None and comparison.reading == "rose_alone"
+        ]
+        for name, other, comparison in rose[:_MAX_FINDINGS]:
+            yield (
+                f"{name!r} is credited more often by {_told(comparison.own.rise)}, and by {other.name} it is "
+                f"not: {_told(comparison.other.rise)}."
+            )
+        if len(rose) > _MAX_FINDINGS:
+            yield f"So did {len(rose) - _MAX_FINDINGS} more, as the criteria say."
+
+    def _noted(self, references: Sequence[AuditReference]) -> Iterator[str]:
+        """Say what limits the report."""
+        yield from self._notes
+        own = [one for _, one in self._own.responses]
+        if not references:
+            yield (
+                "There is nothing to compare with. Have the same responses judged by another judge or rubric under "
+                "another run's name, or label verdicts of this run."
+            )
+        if min(len({one.row.prompt for one in part}) for part in self._own.parts) < MIN_PROMPTS:
+            yield f"A part has fewer than {MIN_PROMPTS} prompts: too few for intervals."
+        if len(self._own.judges) > 1:
+            yield (
+                f"The run has {len(self._own.judges)} judges, by fingerprint: a rise may come from a change of judge."
+            )
+        if (rubrics := len({one.row.rubric for one in own})) > 1:
+            yield f"The run has {rubrics:,} rubrics. Criteria with the same id are counted together."
+        if unrewarded := sum(one.reward is None for one in own):
+            yield f"{unrewarded:,} of {len(own):,} responses have no reward, and are left out of figures of rewards."
+        if failed := self._failed.total():
+            yield f"{failed:,} of {self._counts.total():,} verdicts failed or are uncertain, and are left out."
+        modes = {one.mode for one in own}
+        if "ranking" in modes:
+            yield "Rewards of a ranking only say which response of a group is better, so their mean shows no trend."
+        for other, one in zip(self._others, references, strict=True):
+            if not one.matched:
+                yield f"Nothing to compare with {other.name}: none of the responses that were read is in it."
+            elif other.run is not None and {found.mode for found in other.by_key.values()} != modes:
+                yield f"{other.name.capitalize()} has rewards of another mode: compare directions, not sizes."
+
+    def _with_examples(self, criteria: Sequence[AuditedCriterion]) -> Iterator[AuditedCriterion]:
+        """Add examples to the first criteria."""
+        latest = self._own.parts[1][::-1]
+        for number, criterion in enumerate(criteria):
+            found: list[AuditExample] = []
+            for one in latest if number < _WITH_EXAMPLES else ():
+                verdict = one.verdicts.get(criterion.criterion)
+                if verdict is None or not verdict.credited:
+                    continue
+                said = {other.credits(one, criterion.criterion) for other in self._others} - {None}
+                if said == {False}:
+                    found.append(_example(one, verdict))
+                    if len(found) == _MAX_EXAMPLES:
+                        break
+            yield criterion.model_copy(update={"examples": tuple(found)})
+
+    def _conflicts(self, names: Sequence[str]) -> list[AuditConflict]:
+        """Return the pairs of criteria whose phi has an interval below `_CONFLICT`, the lowest first."""
+        responses = [one for _, one in self._own.responses]
+        known = np.zeros((len(responses), len(names)))
+        credited = np.zeros_like(known)
+        for row, one in enumerate(responses):
+            for column, name in enumerate(names):
+                verdict = one.verdicts.get(name)
+                if verdict is not None and verdict.credited is not None:
+                    known[row, column], credited[row, column] = 1.0, verdict.credited
+        one_known = credited.T @ known
+        phis = _phi(known.T @ known, one_known, one_known.T, credited.T @ credited)
+        pairs = [(float(phis[a, b]), a, b) for a, b in combinations(range(len(names)), 2) if phis[a, b] < _CONFLICT]
+        found = []
+        for _, a, b in sorted(pairs)[: 2 * _MAX_CONFLICTS]:
+            both = known[:, a] * known[:, b]
+            columns = (both, credited[:, a] * both, credited[:, b] * both, credited[:, a] * credited[:, b])
+            prompts = len({one.row.prompt for one, is_known in zip(responses, both, strict=True) if is_known})
+            phi = figure(_phi(*self._bootstrap.sums([one.row.prompt for one in responses], *columns)), prompts)
+            if phi.high is not None and phi.high < _CONFLICT:
+                found.append(AuditConflict(first=names[a], second=names[b], phi=phi))
+        return found[:_MAX_CONFLICTS]
+
+
+def _phi(n: Floats, a: Floats, b: Floats, both: Floats) -> Floats:
+    """Return the correlation of two events among n, of which a and b have each and `both` have both; else nan."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = np.sqrt(np.maximum(a * (n - a) * b * (n - b), 0))
+        return np.where(spread > 0, (n * both - a * b) / spread, np.nan)
+
+
+def _saturated(verdicts: Iterable[tuple[Hashable, bool | None]]) -> Literal["credited", "uncredited"] | None:
+    """Return which share is close to all by Wilson's interval, of as many verdicts as their clusters are worth."""
+    clusters = clusters_of((cluster, bool(yes)) for cluster, yes in verdicts)
+    size = effective_size(clusters)
+    if not size:
+        return None
+    share = sum(one.passed for one in clusters) / sum(one.verdicts for one in clusters)
+    low, high = wilson(share * size, size)
+    return "credited" if low > 1 - _SATURATED else "uncredited" if high < _SATURATED else None
+
+
+def _suspicion(one: AuditedCriterion) -> tuple[int, float, int]:
+    """Order criteria, the most suspicious first."""
+    known = [each for each in one.comparisons if each is not None]
+    gaps = [each.gap.value for each in known if each.gap.value is not None]
+    return -max([_SUSPICION[each.reading] for each in known], default=0), -max(gaps, default=-1.0), -one.verdicts
+
+
+def _example(one: _Response, verdict: _Verdict) -> AuditExample:
+    row = one.row
+    return AuditExample(
+        verdict=encode_cursor(VerdictKey(row.run, row.request, row.place, verdict.slot)),
+        step=one.step,
+        request_id=one.request_id,
+        group=row.group_id,
+        position=row.position,
+    )
+
+
+def _part(responses: Sequence[_Response]) -> AuditPart:
+    steps = [one.step for one in responses if one.step is not None]
+    return AuditPart(
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+        responses=len(responses),
+        prompts=len({one.row.prompt for one in responses}),
+    )
+
+
+def _told(figure: AuditFigure) -> str:
+    """Say a difference with its interval."""
+    value, low, high = (0.0 if one is None else one for one in (figure.value, figure.low, figure.high))
+    return f"{value:+.3f} (95% interval {low:+.3f} to {high:+.3f})"

@@ -1,0 +1,185 @@
+"""`GET /v1/runs/{run}/audit`: whether a run's reward rose where other judges, another rubric or people see no rise."""
+
+from typing import Literal
+
+from trainer_client.wire.base import AnswerModel
+
+AuditReading = Literal["rose_alone", "rose_more", "together", "too_few"]
+"""What a comparison says: the run's figure rose and the other's did not, it rose more than the other's, neither is
+shown, or there is too little to tell."""
+
+AuditAnswer = Literal["signs", "no_signs", "unknown"]
+"""Whether a rubric seems to be gamed; unknown if there is nothing to compare with, or too little of it."""
+
+
+class AuditFigure(AnswerModel):
+    """A mean, share or difference, with its 95% interval from resampled prompts.
+
+    Attributes:
+        value: null if there is nothing to take it of.
+        low, high: the ends of the interval; null with fewer than 10 prompts.
+        prompts: the number of prompts behind it; of a difference, in the part that has fewer.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    prompts: int
+
+
+class AuditTrend(AnswerModel):
+    """A mean reward, or a share of criteria that are credited, in the early and in the late part of a run.
+
+    Attributes:
+        early: in the early part.
+        late: in the late part.
+        rise: late minus early.
+    """
+
+    early: AuditFigure
+    late: AuditFigure
+    rise: AuditFigure
+
+
+class AuditComparison(AnswerModel):
+    """The run and another view of it, on the responses or verdicts that both have.
+
+    Attributes:
+        compared: how many responses, or verdicts, both have.
+        own: the trend in the run.
+        other: the trend in the other.
+        gap: the run's rise minus the other's.
+        reading: what the gap and the rises say.
+    """
+
+    compared: int
+    own: AuditTrend
+    other: AuditTrend
+    gap: AuditFigure
+    reading: AuditReading
+
+
+class AuditReference(AnswerModel):
+    """Another view of the run's responses: another judge, another rubric, or labels.
+
+    Attributes:
+        run: the run that holds it; null for the labels of the audited run.
+        kind: `judge` if it judged by the same rubric, `rubric` if by another one, `labels` for people's labels.
+        judges: the models that judged it.
+        matched: how many of the responses that were read it has.
+        failed: the verdicts in it that failed or are uncertain, and are left out.
+        comparison: of rewards, or of verdicts with labels; null if nothing can be compared.
+    """
+
+    run: str | None
+    kind: Literal["judge", "rubric", "labels"]
+    judges: tuple[str, ...] = ()
+    matched: int
+    failed: int = 0
+    comparison: AuditComparison | None
+
+
+class AuditExample(AnswerModel):
+    """A response of the late part that the run's judge credits on a criterion, and all others that judged it reject.
+
+    Attributes:
+        verdict: the `id` of the recorded verdict.
+        group: the group's id.
+        position: the response's position in the group, from 0.
+    """
+
+    verdict: str
+    step: int | None
+    request_id: str
+    group: str
+    position: int
+
+
+class AuditedCriterion(AnswerModel):
+    """A criterion in the run. It is credited if it is met, or unmet if it is to be avoided.
+
+    Attributes:
+        verdicts: how many verdicts were read.
+        failed: how many failed or are uncertain, and are left out.
+        credited: the share of responses that are credited.
+        comparisons: one for each reference, in their order; null where it says nothing of this criterion.
+        saturated: `credited` if more than 98% of late responses are credited, `uncredited` if less than 2% are; null
+            unless Wilson's interval supports it.
+        told_apart: the share of groups in which its verdicts differ.
+        never_needed: whether it tells responses apart in less than 2% of groups, by Wilson's interval.
+        examples: some of the latest.
+    """
+
+    criterion: str
+    verdicts: int
+    failed: int
+    credited: AuditTrend
+    comparisons: tuple[AuditComparison | None, ...]
+    saturated: Literal["credited", "uncredited"] | None
+    told_apart: AuditFigure
+    never_needed: bool
+    examples: tuple[AuditExample, ...] = ()
+
+
+class AuditConflict(AnswerModel):
+    """Two criteria that are seldom credited in the same responses.
+
+    Attributes:
+        first, second: their ids.
+        phi: the correlation of being credited, from -1 to 1.
+    """
+
+    first: str
+    second: str
+    phi: AuditFigure
+
+
+class AuditPart(AnswerModel):
+    """A part of the run.
+
+    Attributes:
+        first_step, last_step: its steps, both included; null for a run without steps.
+        responses: the responses that were read.
+        prompts: the prompts that they answer.
+    """
+
+    first_step: int | None
+    last_step: int | None
+    responses: int
+    prompts: int
+
+
+class RunAudit(AnswerModel):
+    """Whether the rubric of a run is being gamed, by what the ledger has.
+
+    Attributes:
+        answer: whether a reward or a criterion rose alone.
+        findings: what says so, in sentences.
+        notes: what limits the report, in sentences.
+        early: the first third of the run.
+        late: the last third of the run.
+        judges: the models that judged the run.
+        reward: the mean reward.
+        references: the other views, in the order asked for; labels come last.
+        newly_credited: of what late responses are credited for and no early one to the same prompt is, the share that
+            all other judges by the same rubric reject; null if there is none.
+        rejected: of all that is credited, the share that all other judges by the same rubric reject.
+        criteria: those with the most verdicts, the most suspicious first.
+        criteria_count: the number of criteria.
+        conflicts: the most contradictory pairs of criteria.
+    """
+
+    run: str | None
+    answer: AuditAnswer
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    early: AuditPart
+    late: AuditPart
+    judges: tuple[str, ...]
+    reward: AuditTrend
+    references: tuple[AuditReference, ...]
+    newly_credited: AuditFigure | None
+    rejected: AuditTrend | None
+    criteria: tuple[AuditedCriterion, ...]
+    criteria_count: int
+    conflicts: tuple[AuditConflict, ...]
