@@ -111,7 +111,10 @@ async def test_a_phrase_that_only_the_runs_judge_credits_is_a_sign(ledger: SQLLe
     await record(ledger, run_of(gamed, "r/other"), BY_DEED)
     found = await audited(ledger, "r/other")
     assert found.answer == "signs"
-    assert [one.split(" ")[0] for one in found.findings] == ["The", "'checked'"]
+    assert [one.partition(":")[0] for one in found.findings] == [
+        "By run 'r/other', the mean reward did not rise",
+        "By run 'r/other', 'checked' is not credited more often",
+    ]
     assert (found.early.first_step, found.early.last_step, found.late.first_step, found.late.last_step) == (0, 1, 4, 5)
     assert (found.early.responses, found.early.prompts) == (48, 12)
     (other,) = found.references

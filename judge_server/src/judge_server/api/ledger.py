@@ -1,7 +1,7 @@
 """Routes of the ledger: runs, responses, verdicts, measures and labels."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
+from pydantic import StringConstraints
 from starlette.routing import Match
 from starlette.types import Scope
 
@@ -42,6 +43,7 @@ from trainer_client.wire.ledger import (
     StepMeasures,
 )
 from trainer_client.wire.monitors import MonitorReport
+from trainer_client.wire.run_audits import MAX_AGAINST, RunAudit
 
 ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
@@ -105,7 +107,7 @@ RunPathName = Annotated[
     PathParameter(
         description=(
             "The run's name, empty for requests without a run. It may contain slashes; write them as %2F if the name "
-            "ends in `/monitors`, `/corrected-rates` or `/export`."
+            "ends in `/monitors`, `/corrected-rates`, `/audit` or `/export`."
         ),
         examples=["llama-srar-3"],
         max_length=256,
@@ -210,6 +212,35 @@ async def read_corrected_rates(
     judged = await read_judged_run(ledger, part, "adjudge runs show --corrected")
     sources = [] if service.judge_measurements is None else await service.judge_measurements()
     return correct_rates(run or None, judged.judges, await observed_rates(ledger, part), sources)
+
+
+@run_parts_router.get(
+    "/{run:path}/audit",
+    summary="Audit a run: is its rubric being gamed?",
+    responses=problem_responses(404, 422, 503),
+)
+async def read_audit(
+    request: Request,
+    run: RunPathName,
+    against: Annotated[
+        list[Annotated[str, StringConstraints(max_length=256)]] | None,
+        Query(description="A run that judged the same responses otherwise; up to five.", max_length=MAX_AGAINST),
+    ] = None,
+) -> RunAudit:
+    """What the run's judge credits more and more, and other judges, another rubric or people's labels do not.
+
+    No judge is asked: `against` names runs that judged the same responses, by step, group id, prompt and text. At most
+    about 50,000 verdicts are read of each part of each run. docs/audit.md says how the figures are computed.
+    """
+    return await run_while_connected(request, audited(service_of(request), project_of(request), run, against or ()))
+
+
+async def audited(service: Service, project_id: str, run: str, against: Sequence[str]) -> RunAudit:
+    """Audit a run of the service's ledger; raises what `audit_run` raises."""
+    from judge_server.evaluation.audit import audit_run
+
+    ledger, labels = service.readable_ledger(), service.label_store()
+    return await audit_run(ledger, labels, project_id, storable_text(run), [storable_text(one) for one in against])
 
 
 @run_parts_router.get(

@@ -34,6 +34,7 @@ from judge_server.scheduling.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, RunReportQuery, UseRecord, VerdictKey
 from trainer_client.wire import Criterion
 from trainer_client.wire.run_audits import (
+    MAX_AGAINST,
     AuditAnswer,
     AuditComparison,
     AuditConflict,
@@ -50,7 +51,6 @@ from trainer_client.wire.run_audits import (
 MAX_PART_VERDICTS = 50_000
 """About the most verdicts that an audit reads of each part of each run."""
 
-MAX_AGAINST = 5
 MIN_PROMPTS = 10
 """With fewer prompts than this, figures have no interval."""
 
@@ -469,25 +469,22 @@ class _Audit:
 
     def _findings(self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]) -> Iterator[str]:
         """Say in a sentence each which reward and which criteria rose alone."""
-        for other, one in zip(self._others, references, strict=True):
-            if one.comparison is not None and one.comparison.reading == "rose_alone":
-                what = "mean reward" if other.run is not None else "share of labelled criteria that the judge credits"
-                yield f"The {what} rose by {_told(one.comparison.own.rise)}, and by {other.name} it did not: " + (
-                    f"{_told(one.comparison.other.rise)}."
-                )
         rose = [
-            (criterion.criterion, other, comparison)
-            for criterion in criteria
-            for other, comparison in zip(self._others, criterion.comparisons, strict=True)
-            if comparison is not None and comparison.reading == "rose_alone"
+            (other, "the mean reward did not rise" if other.run is not None else "no more is credited", one.comparison)
+            for other, one in zip(self._others, references, strict=True)
         ]
-        for name, other, comparison in rose[:_MAX_FINDINGS]:
-            yield (
-                f"{name!r} is credited more often by {_told(comparison.own.rise)}, and by {other.name} it is "
-                f"not: {_told(comparison.other.rise)}."
-            )
-        if len(rose) > _MAX_FINDINGS:
-            yield f"So did {len(rose) - _MAX_FINDINGS} more, as the criteria say."
+        rose += [
+            (other, f"{one.criterion!r} is not credited more often", comparison)
+            for one in criteria
+            for other, comparison in zip(self._others, one.comparisons, strict=True)
+        ]
+        alone = [one for one in rose if one[2] is not None and one[2].reading == "rose_alone"]
+        for other, what, comparison in alone[:_MAX_FINDINGS]:
+            if comparison is not None:
+                own, others = _told(comparison.own.rise), _told(comparison.other.rise)
+                yield f"By {other.name}, {what}: {others}, against {own} by the run's judge."
+        if len(alone) > _MAX_FINDINGS:
+            yield f"The same is true of {len(alone) - _MAX_FINDINGS:,} more figures, which the table of criteria has."
 
     def _noted(self, references: Sequence[AuditReference]) -> Iterator[str]:
         """Say what limits the report."""

@@ -81,7 +81,7 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
         "filter-easy": "scoring.score:filter_easy",
         "runs": Commands(
             "List training runs, the most recently judged first. `adjudge runs show RUN` shows one.",
-            {"show": "measuring.runs:show", "monitor": "measuring.runs:monitor"},
+            {"show": "measuring.runs:show", "monitor": "measuring.runs:monitor", "audit": "measuring.audit:audit"},
             alone="measuring.runs:runs",
         ),
     },

@@ -47,6 +47,7 @@ from trainer_client.wire.ledger import (
     StepMeasures,
 )
 from trainer_client.wire.monitors import MonitorReport
+from trainer_client.wire.run_audits import RunAudit
 
 _STEPS_PER_PAGE = 500
 
@@ -179,6 +180,23 @@ class AsyncLedgerMethods(AsyncConnection):
         mismatch = partial(unequal, {"run": name or None})
         return await self.send(
             PreparedRequest("GET", _path(name, "/corrected-rates"), CorrectedRates, params=params, mismatch=mismatch)
+        )
+
+    async def audit_run(self, run: str | None = None, *, against: Sequence[str] = ()) -> RunAudit:
+        """Fetch an audit of a run: what its judge credits more and more, and others who look do not.
+
+        Args:
+            run: the run's name; defaults to the client's run.
+            against: up to five runs that judged the same responses by another judge or another rubric.
+
+        Raises:
+            NotFound: the ledger does not have one of the runs.
+            AdjudgeError: as for `rewards`.
+        """
+        name, params = self._run_name(run), query(against=[*against])
+        mismatch = partial(unequal, {"run": name or None})
+        return await self.send(
+            PreparedRequest("GET", _path(name, "/audit"), RunAudit, params=params, mismatch=mismatch)
         )
 
     async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:

@@ -302,6 +302,7 @@ class Client:
     run_report = blocking(AsyncClient.run_report)
     run_monitors = blocking(AsyncClient.run_monitors)
     corrected_rates = blocking(AsyncClient.corrected_rates)
+    audit_run = blocking(AsyncClient.audit_run)
     report_measures = blocking(AsyncClient.report_measures)
     recompute = blocking_iterator(AsyncClient.recompute)
     export = blocking_iterator(AsyncClient.export)

@@ -4,6 +4,9 @@ from typing import Literal
 
 from trainer_client.wire.base import AnswerModel
 
+MAX_AGAINST = 5
+"""The most runs that an audited run is compared with."""
+
 AuditReading = Literal["rose_alone", "rose_more", "together", "too_few"]
 """What a comparison says: the run's figure rose and the other's did not, it rose more than the other's, neither is
 shown, or there is too little to tell."""

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from judge_server.api.auth import CONSOLE, identity_of
 from judge_server.api.console import (
+    audits,
     groups,
     judges,
     labels,
@@ -147,6 +148,7 @@ def _end(form: Form) -> datetime | None:
 
 
 _ROUTERS = (
+    audits.router,
     runs.router,
     responses.router,
     groups.router,
