@@ -140,6 +140,7 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     ask("read_run", "GET", f"/v1/runs/{RUN}")
     ask("read_monitors", "GET", f"/v1/runs/{RUN}/monitors")
     ask("read_corrected_rates", "GET", f"/v1/runs/{RUN}/corrected-rates")
+    ask("read_audit", "GET", f"/v1/runs/{RUN}/audit")
     ask("export_run", "GET", f"/v1/runs/{RUN}/export?as=verdicts")
     ask("recompute_rewards", "POST", "/v1/rewards/recompute", {"run": RUN, "weights": {"product": 3}})
     asyncio.run(label(url))

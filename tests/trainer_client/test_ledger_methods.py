@@ -6,6 +6,7 @@ import pytest
 
 from tests.trainer_client.fake_service import ScriptedReply, problem, stream
 from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, NotReady, RubricRefused, ServerError
+from trainer_client.errors import MismatchedAnswer
 
 
 class TestRecompute:
@@ -215,6 +216,28 @@ class TestRuns:
         service.script(self.report(1, run=name))
         connect(service.url, "another").run_report(name)
         assert service.asked[0].target == f"/v1/runs/{segment}?limit=500"
+
+    def test_an_audit_names_each_run_to_compare_with(self, service, connect):
+        nothing = {"value": None, "low": None, "high": None, "prompts": 0}
+        part = {"first_step": None, "last_step": None, "responses": 0, "prompts": 0}
+        told = {
+            "run": "a/b",
+            "answer": "unknown",
+            "early": part,
+            "late": part,
+            "reward": {"early": nothing, "late": nothing, "rise": nothing},
+            "newly_credited": None,
+            "rejected": None,
+            "criteria_count": 0,
+        } | {name: [] for name in ("findings", "notes", "judges", "references", "criteria", "conflicts")}
+        service.script(ScriptedReply(body=told), ScriptedReply(body=told))
+        assert connect(service.url, "a/b").audit_run(against=["c", "d&e"]).answer == "unknown"
+        with pytest.raises(MismatchedAnswer):
+            connect(service.url, "c").audit_run()
+        assert [one.target for one in service.asked] == [
+            "/v1/runs/a%2Fb/audit?against=c&against=d%26e",
+            "/v1/runs/c/audit",
+        ]
 
     def test_the_monitors_of_a_run_are_requested(self, service, connect):
         told = {

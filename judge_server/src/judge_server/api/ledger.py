@@ -230,7 +230,7 @@ async def read_audit(
     """What the run's judge credits more and more, and other judges, another rubric or people's labels do not.
 
     No judge is asked: `against` names runs that judged the same responses, by step, group id, prompt and text. At most
-    about 50,000 verdicts are read of each part of each run. docs/audit.md says how the figures are computed.
+    about 25,000 verdicts are read of each part of each run. docs/audit.md says how the figures are computed.
     """
     return await run_while_connected(request, audited(service_of(request), project_of(request), run, against or ()))
 

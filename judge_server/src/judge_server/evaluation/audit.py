@@ -48,7 +48,7 @@ from trainer_client.wire.run_audits import (
     RunAudit,
 )
 
-MAX_PART_VERDICTS = 50_000
+MAX_PART_VERDICTS = 25_000
 """About the most verdicts that an audit reads of each part of each run."""
 
 MIN_PROMPTS = 10
@@ -143,7 +143,7 @@ async def audit_run(
 ) -> RunAudit:
     """Audit a run against others that judged the same responses, and against its labels.
 
-    A response is the same if step, group id, prompt and text are. Of each part of a run, about 50,000 verdicts are
+    A response is the same if step, group id, prompt and text are. Of each part of a run, about 25,000 verdicts are
     read: those of the first and of the last steps. All is kept in memory, about 1 kB for each response.
 
     Raises:

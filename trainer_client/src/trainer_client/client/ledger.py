@@ -193,7 +193,7 @@ class AsyncLedgerMethods(AsyncConnection):
             NotFound: the ledger does not have one of the runs.
             AdjudgeError: as for `rewards`.
         """
-        name, params = self._run_name(run), query(against=[*against])
+        name, params = self._run_name(run), query(against=[*against] or None)
         mismatch = partial(unequal, {"run": name or None})
         return await self.send(
             PreparedRequest("GET", _path(name, "/audit"), RunAudit, params=params, mismatch=mismatch)

@@ -159,15 +159,14 @@ def _trend(trend: AuditTrend) -> tuple[str, str]:
     return f"{_number(trend.early.value)} → {_number(trend.late.value)}", _interval(trend.rise)
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else f"{round(value, 2) + 0.0:{form}}"  # adding 0 makes -0.0 plain
 
 
 def _interval(figure: AuditFigure) -> str:
-    if figure.value is None:
-        return "–"
-    ends = "too few" if figure.low is None or figure.high is None else f"{figure.low:+.2f}, {figure.high:+.2f}"
-    return f"{figure.value:+.2f} " + escape(f"[{ends}]")
+    few = figure.low is None or figure.high is None
+    ends = "too few" if few else f"{_number(figure.low, '+.2f')}, {_number(figure.high, '+.2f')}"
+    return "–" if figure.value is None else f"{_number(figure.value, '+.2f')} " + escape(f"[{ends}]")
 
 
 def _share(figure: AuditFigure) -> str:
