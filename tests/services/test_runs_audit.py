@@ -33,7 +33,7 @@ def lines_of(*arguments: Any) -> list[str]:
 def test_the_report_names_the_gamed_criterion_and_its_examples(gamed_run: None) -> None:
     lines = lines_of("r", "--against", "r/[other]")
     assert lines[0] == "r: is its rubric being gamed? there are signs of it"
-    assert any("By run 'r/[other]', 'checked' is not credited more often" in line for line in lines)
+    assert any("By run 'r/[other]', the share credited for 'checked' did not rise" in line for line in lines)
     assert "late:  steps 4 to 5, 48 responses to 12 prompts" in lines
     assert "r/[other]: another judge, scripted, 96 responses" in lines
     (checked,) = [place for place, line in enumerate(lines) if line.strip().startswith("checked ")]

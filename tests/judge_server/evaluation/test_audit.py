@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest, NotFound
-from judge_server.evaluation.audit import audit_run
+from judge_server.evaluation.audit import audit_run, phi
 from judge_server.ledger.rows import decode_cursor
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.scorer import Scorer
@@ -113,7 +116,7 @@ async def test_a_phrase_that_only_the_runs_judge_credits_is_a_sign(ledger: SQLLe
     assert found.answer == "signs"
     assert [one.partition(":")[0] for one in found.findings] == [
         "By run 'r/other', the mean reward did not rise",
-        "By run 'r/other', 'checked' is not credited more often",
+        "By run 'r/other', the share credited for 'checked' did not rise",
     ]
     assert (found.early.first_step, found.early.last_step, found.late.first_step, found.late.last_step) == (0, 1, 4, 5)
     assert (found.early.responses, found.early.prompts) == (48, 12)
@@ -161,6 +164,20 @@ async def test_a_run_that_improves_shows_no_sign(ledger: SQLLedger) -> None:
     assert (found.reward.rise.low or 0) > 0
     assert found.newly_credited is not None
     assert found.newly_credited.value == 0.0
+
+
+async def test_a_judge_that_sees_most_of_the_rise_leaves_it_open(ledger: SQLLedger) -> None:
+    def answers(step: int, prompt: int) -> Sequence[str]:
+        good, claim = honest(step, prompt), gamed(step, prompt)[1]
+        return *good, good[1].replace("I", f"Again, {step} {prompt}: I"), claim
+
+    await record(ledger, run_of(answers))
+    await record(ledger, run_of(answers, "other"), BY_DEED)
+    found = await audited(ledger, "other")
+    assert found.answer == "perhaps"
+    assert found.criteria[0].comparisons[0] is not None
+    assert found.criteria[0].comparisons[0].reading == "rose_more"
+    assert "the share credited for 'checked' rose less" in found.findings[-1]
 
 
 async def test_a_question_without_a_rubric_tells_only_of_rewards(ledger: SQLLedger) -> None:
@@ -297,6 +314,16 @@ async def test_several_judges_and_rubrics_are_named(ledger: SQLLedger) -> None:
     found = await audited(ledger, "other")
     assert any("2 rubrics" in one for one in found.notes)
     assert any("another mode" in one for one in found.notes)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
+def test_phi_is_the_correlation_of_two_events(events: list[tuple[bool, bool]]) -> None:
+    a, b = np.array(events, dtype=float).T
+    found = float(phi(*(np.array([float(one)]) for one in (len(events), a.sum(), b.sum(), (a * b).sum())))[0])
+    if a.std() and b.std():
+        assert found == pytest.approx(np.corrcoef(a, b)[0, 1])
+    else:
+        assert np.isnan(found)
 
 
 async def test_runs_that_cannot_be_audited_are_refused(ledger: SQLLedger) -> None:

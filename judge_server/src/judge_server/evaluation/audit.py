@@ -303,10 +303,12 @@ class _Bootstrap:
             trends.append(
                 AuditTrend(early=figure(early, n[0]), late=figure(last, n[1]), rise=figure(last - early, min(n)))
             )
-        gaps = rises[0] - rises[1]
-        gap = figure(gaps, min(n))
         return AuditComparison(
-            compared=len(samples), own=trends[0], other=trends[1], gap=gap, reading=_read_gap(trends, gap, gaps, tests)
+            compared=len(samples),
+            own=trends[0],
+            other=trends[1],
+            gap=figure(rises[0] - rises[1], min(n)),
+            reading=_read_rises(rises[0], rises[1], min(n), tests),
         )
 
 
@@ -323,17 +325,27 @@ def _ratio(total: Floats, count: Floats) -> Floats:
         return np.where(count > 0, total / count, np.nan)
 
 
-def _read_gap(trends: Sequence[AuditTrend], gap: AuditFigure, gaps: Floats, tests: int) -> AuditReading:
-    own, other = (trend.rise.low for trend in trends)
-    if own is None or other is None or gap.low is None or gap.value is None:
+def _read_rises(own: Floats, other: Floats, prompts: int, tests: int) -> AuditReading:
+    """Say what two rises show; the other's counts as none if it may be 0 and is less than half of the run's."""
+    if prompts < MIN_PROMPTS:
         return "too_few"
-    least = gap.value - NormalDist().inv_cdf(1 - _TAIL / tests) * float(np.nanstd(gaps[1:]))
-    if min(own, gap.low, least) <= _ROUNDING:
+    gap = estimate(float(own[0] - other[0]), own[1:] - other[1:])
+    least = gap.value - NormalDist().inv_cdf(1 - _TAIL / tests) * float(np.nanstd(own[1:] - other[1:]))
+    if not min(least, gap.low, figure(own, prompts).low or 0.0) > _ROUNDING:
         return "together"
-    return "rose_more" if other > _ROUNDING else "rose_alone"
+    half = estimate(float(own[0] / 2 - other[0]), own[1:] / 2 - other[1:])
+    is_none = half.low > _ROUNDING >= (figure(other, prompts).low or 0.0)
+    return "rose_alone" if is_none else "rose_more"
 
 
 _SUSPICION: Mapping[AuditReading, int] = {"rose_alone": 2, "rose_more": 1, "together": 0, "too_few": 0}
+_ANSWERS: Mapping[AuditReading, AuditAnswer] = {
+    "rose_alone": "signs",
+    "rose_more": "perhaps",
+    "together": "no_signs",
+    "too_few": "unknown",
+}
+"""What a comparison answers, the most suspicious first."""
 
 
 class _Audit:
@@ -362,8 +374,9 @@ class _Audit:
         names = [name for name, _ in self._counts.most_common(MAX_CRITERIA)]
         criteria = sorted([self._criterion(name, len(names)) for name in names], key=_suspicion)
         findings = [*self._findings(references, criteria)]
-        readings = {one.comparison.reading for one in references if one.comparison is not None}
-        answer: AuditAnswer = "signs" if findings else "no_signs" if readings - {"too_few"} else "unknown"
+        compared = [one.comparison for one in references] + [one for each in criteria for one in each.comparisons]
+        readings = {one.reading for one in compared if one is not None}
+        answer: AuditAnswer = next((name for reading, name in _ANSWERS.items() if reading in readings), "unknown")
         newly_credited, rejected = self._exploitation() if self._judges else (None, None)
         return RunAudit(
             run=run or None,
@@ -470,21 +483,24 @@ class _Audit:
     def _findings(self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]) -> Iterator[str]:
         """Say in a sentence each which reward and which criteria rose alone."""
         rose = [
-            (other, "the mean reward did not rise" if other.run is not None else "no more is credited", one.comparison)
+            (other, "the mean reward" if other.run is not None else "the share that is credited", one.comparison)
             for other, one in zip(self._others, references, strict=True)
         ]
         rose += [
-            (other, f"{one.criterion!r} is not credited more often", comparison)
+            (other, f"the share credited for {one.criterion!r}", comparison)
             for one in criteria
             for other, comparison in zip(self._others, one.comparisons, strict=True)
         ]
-        alone = [one for one in rose if one[2] is not None and one[2].reading == "rose_alone"]
-        for other, what, comparison in alone[:_MAX_FINDINGS]:
-            if comparison is not None:
-                own, others = _told(comparison.own.rise), _told(comparison.other.rise)
-                yield f"By {other.name}, {what}: {others}, against {own} by the run's judge."
-        if len(alone) > _MAX_FINDINGS:
-            yield f"The same is true of {len(alone) - _MAX_FINDINGS:,} more figures, which the table of criteria has."
+        told = [(other, what, one) for other, what, one in rose if one is not None and _SUSPICION[one.reading]]
+        told.sort(key=lambda each: -_SUSPICION[each[2].reading])
+        for other, what, one in told[:_MAX_FINDINGS]:
+            how = "did not rise" if one.reading == "rose_alone" else "rose less"
+            yield (
+                f"By {other.name}, {what} {how}: {_told(one.other.rise)}, against {_told(one.own.rise)} by the run's "
+                "judge."
+            )
+        if len(told) > _MAX_FINDINGS:
+            yield f"The same is true of {len(told) - _MAX_FINDINGS:,} more figures of the table."
 
     def _noted(self, references: Sequence[AuditReference]) -> Iterator[str]:
         """Say what limits the report."""
@@ -543,20 +559,20 @@ class _Audit:
                 if verdict is not None and verdict.credited is not None:
                     known[row, column], credited[row, column] = 1.0, verdict.credited
         one_known = credited.T @ known
-        phis = _phi(known.T @ known, one_known, one_known.T, credited.T @ credited)
+        phis = phi(known.T @ known, one_known, one_known.T, credited.T @ credited)
         pairs = [(float(phis[a, b]), a, b) for a, b in combinations(range(len(names)), 2) if phis[a, b] < _CONFLICT]
         found = []
         for _, a, b in sorted(pairs)[: 2 * _MAX_CONFLICTS]:
             both = known[:, a] * known[:, b]
             columns = (both, credited[:, a] * both, credited[:, b] * both, credited[:, a] * credited[:, b])
             prompts = len({one.row.prompt for one, is_known in zip(responses, both, strict=True) if is_known})
-            phi = figure(_phi(*self._bootstrap.sums([one.row.prompt for one in responses], *columns)), prompts)
-            if phi.high is not None and phi.high < _CONFLICT:
-                found.append(AuditConflict(first=names[a], second=names[b], phi=phi))
+            of_both = figure(phi(*self._bootstrap.sums([one.row.prompt for one in responses], *columns)), prompts)
+            if of_both.high is not None and of_both.high < _CONFLICT:
+                found.append(AuditConflict(first=names[a], second=names[b], phi=of_both))
         return found[:_MAX_CONFLICTS]
 
 
-def _phi(n: Floats, a: Floats, b: Floats, both: Floats) -> Floats:
+def phi(n: Floats, a: Floats, b: Floats, both: Floats) -> Floats:
     """Return the correlation of two events among n, of which a and b have each and `both` have both; else nan."""
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = np.sqrt(np.maximum(a * (n - a) * b * (n - b), 0))

@@ -9,10 +9,11 @@ MAX_AGAINST = 5
 
 AuditReading = Literal["rose_alone", "rose_more", "together", "too_few"]
 """What a comparison says: the run's figure rose and the other's did not, it rose more than the other's, neither is
-shown, or there is too little to tell."""
+shown, or there is too little to tell. The other's did not rise if it may be 0 and is less than half of the run's."""
 
-AuditAnswer = Literal["signs", "no_signs", "unknown"]
-"""Whether a rubric seems to be gamed; unknown if there is nothing to compare with, or too little of it."""
+AuditAnswer = Literal["signs", "perhaps", "no_signs", "unknown"]
+"""Whether a rubric seems to be gamed: a figure rose alone, a figure rose more, neither is shown, or there is nothing to
+compare with, or too little of it."""
 
 
 class AuditFigure(AnswerModel):
@@ -156,7 +157,7 @@ class RunAudit(AnswerModel):
     """Whether the rubric of a run is being gamed, by what the ledger has.
 
     Attributes:
-        answer: whether a reward or a criterion rose alone.
+        answer: whether the rubric seems to be gamed.
         findings: what says so, in sentences.
         notes: what limits the report, in sentences.
         early: the first third of the run.

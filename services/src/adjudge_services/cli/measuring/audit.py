@@ -36,6 +36,7 @@ if not OPTIONS_ONLY:
 
     _ANSWERS: dict[AuditAnswer, str] = {
         "signs": "[bold red]there are signs of it[/]",
+        "perhaps": "[yellow]perhaps[/]",
         "no_signs": "[green]no sign of it was found[/]",
         "unknown": "[yellow]not known[/]",
     }
