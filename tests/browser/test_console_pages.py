@@ -45,6 +45,8 @@ def visit_all(page: Page, address: str) -> Iterator[str]:
         run,
         f"{run}&around=40",
         f"{run}&with=demo/healthy&first=20",
+        f"{run.replace('run?', 'run/audit?')}&against=demo/healthy",
+        f"/console/run/audit?run={quote(HOSTILE[:60], safe='')}",
         "/console/responses?run=demo/gamed&first=50",
     ]
     found += ["/console/run?run=nobody", "/console/sign-in"]

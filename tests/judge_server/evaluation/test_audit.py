@@ -196,6 +196,7 @@ async def test_a_criterion_is_newly_credited_only_if_all_other_judges_reject_it(
     await record(ledger, run_of(gamed, "strict"), BY_DEED)
     await record(ledger, run_of(gamed, "lenient"))
     found = await audited(ledger, "strict", "lenient")
+    assert found.notes == ("The run's own judge also judged run 'lenient', so they agree.",)
     assert found.newly_credited is not None
     assert found.newly_credited.value == 0.0
     assert [one.comparison.reading for one in found.references if one.comparison] == ["rose_alone", "together"]

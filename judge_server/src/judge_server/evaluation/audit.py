@@ -106,10 +106,6 @@ class _Read:
     cut: bool = False
 
     @property
-    def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.judges.values()))
-
-    @property
     def responses(self) -> Iterator[tuple[bool, _Response]]:
         """Each response, and whether it is a late one."""
         return ((bool(late), one) for late, part in enumerate(self.parts) for one in part)
@@ -121,7 +117,7 @@ class _Other(NamedTuple):
     run: str | None
     by_key: Mapping[Hashable, _Response]
     labels: Mapping[JudgedText, bool]
-    judges: tuple[str, ...] = ()
+    judges: Mapping[str, str]  # model by fingerprint
 
     @property
     def name(self) -> str:
@@ -162,9 +158,9 @@ async def audit_run(
         await _steps(ledger, project_id, name, most=1)
         read = await _read(ledger, project_id, name, ends)
         by_key = {one.key: one for _, one in reversed([*read.responses])}
-        others.append(_Other(name, by_key, {}, read.models))
+        others.append(_Other(name, by_key, {}, read.judges))
     if said := await consensus_labels(labels, LabelFilter(project_id, run)):
-        others.append(_Other(None, {}, said))
+        others.append(_Other(None, {}, said, {}))
     return await run_in_thread(lambda: _Audit(own, others, notes).report(run))
 
 
@@ -385,7 +381,7 @@ class _Audit:
             notes=tuple(self._noted(references)),
             early=_part(self._own.parts[0]),
             late=_part(self._own.parts[1]),
-            judges=self._own.models,
+            judges=_models(self._own.judges),
             reward=self._bootstrap.compare(rewards).own,
             references=references,
             newly_credited=newly_credited,
@@ -420,7 +416,7 @@ class _Audit:
         return AuditReference(
             run=other.run,
             kind="labels" if other.run is None else "judge" if same_rubric else "rubric",
-            judges=other.judges,
+            judges=_models(other.judges),
             matched=matched,
             failed=failed,
             comparison=self._bootstrap.compare(samples, len(self._others)) if samples else None,
@@ -529,8 +525,10 @@ class _Audit:
         for other, one in zip(self._others, references, strict=True):
             if not one.matched:
                 yield f"Nothing to compare with {other.name}: none of the responses that were read is in it."
+            elif one.kind == "judge" and other.judges.keys() == self._own.judges.keys():
+                yield f"The run's own judge also judged {other.name}, so they agree."
             elif other.run is not None and {found.mode for found in other.by_key.values()} != modes:
-                yield f"{other.name.capitalize()} has rewards of another mode: compare directions, not sizes."
+                yield f"Rewards of {other.name} are of another mode: compare directions, not sizes."
 
     def _with_examples(self, criteria: Sequence[AuditedCriterion]) -> Iterator[AuditedCriterion]:
         """Add examples to the first criteria."""
@@ -606,6 +604,10 @@ def _example(one: _Response, verdict: _Verdict) -> AuditExample:
         group=row.group_id,
         position=row.position,
     )
+
+
+def _models(judges: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(judges.values()))
 
 
 def _part(responses: Sequence[_Response]) -> AuditPart:
