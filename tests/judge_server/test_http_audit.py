@@ -41,7 +41,21 @@ async def test_an_audit_of_what_does_not_exist_is_refused(recorded: httpx2.Async
         assert checked_problem(await recorded.get(f"/v1/runs/r/audit?{query}"))["status"] == 422
 
 
-async def test_the_page_of_an_audit_shows_the_report_and_leads_to_examples(recorded: httpx2.AsyncClient) -> None:
+async def test_the_page_of_an_audit_leads_to_verdicts_that_people_reject(recorded: httpx2.AsyncClient) -> None:
+    await judged(recorded, "r")
+    found = await get(recorded, "/v1/verdicts", run="r", criterion="checked", limit=500)
+    labels = [{"verdict": one["id"], "met": False} for one in found["verdicts"]]
+    assert (await recorded.put("/v1/labels", json={"run": "r", "labels": labels})).status_code == 200
+    text = await page(recorded, "run/audit", run="r")
+    assert "people's labels" in text
+    hrefs = links(text, "group")
+    assert len(hrefs) == 3
+    for href in hrefs:
+        answer = await recorded.get(href.partition("#")[0])
+        assert f'id="{href.partition("#")[2]}"' in answer.text
+
+
+async def test_the_page_of_an_audit_shows_the_report(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded, "r<1>")
     await judged(recorded, "other & more")
     (href,) = links(await page(recorded, "run", run="r<1>"), "run/audit")
@@ -49,7 +63,8 @@ async def test_the_page_of_an_audit_shows_the_report_and_leads_to_examples(recor
     assert "Not known." in alone.text
     assert "nothing to compare with" in alone.text
     both = await page(recorded, "run/audit", run="r<1>", against=["other & more", ""])
-    assert "No sign of it was found." in both
+    assert "Not known." in both
+    assert "so that they agree says nothing" in both
     assert "other &amp; more" in both
     assert both.count("<bdi>checked</bdi>") >= 1
     for query in ({"run": "missing"}, {"run": "r<1>", "against": "missing"}, {"run": "r<1>", "against": "r<1>"}, {}):

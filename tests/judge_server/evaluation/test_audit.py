@@ -18,7 +18,7 @@ from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
+from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, rows, score
 from tests.judge_server.support import judge
 from trainer_client.wire.run_audits import RunAudit
 
@@ -196,7 +196,8 @@ async def test_a_criterion_is_newly_credited_only_if_all_other_judges_reject_it(
     await record(ledger, run_of(gamed, "strict"), BY_DEED)
     await record(ledger, run_of(gamed, "lenient"))
     found = await audited(ledger, "strict", "lenient")
-    assert found.notes == ("The run's own judge also judged run 'lenient', so they agree.",)
+    assert found.notes == ("The run's own judge also judged run 'lenient', so that they agree says nothing.",)
+    assert (await audited(ledger, "lenient")).answer == "unknown"
     assert found.newly_credited is not None
     assert found.newly_credited.value == 0.0
     assert [one.comparison.reading for one in found.references if one.comparison] == ["rose_alone", "together"]
@@ -305,6 +306,13 @@ async def test_saturated_never_needed_and_contradictory_criteria_are_found(ledge
     assert by_name["right"].told_apart.value == 1.0
     (conflict,) = found.conflicts
     assert (conflict.first, conflict.second, conflict.phi.value) == ("checked", "right", pytest.approx(-1.0))
+
+
+async def test_rewards_of_a_ranking_show_no_trend(ledger: SQLLedger) -> None:
+    ledger.write(await rows(*run_of(gamed, rubric=GOOD, reward={"mode": "ranking"})))
+    found = await audited(ledger)
+    assert (found.answer, found.reward.early.value, found.criteria) == ("unknown", None, ())
+    assert any("ranking" in one for one in found.notes)
 
 
 async def test_several_judges_and_rubrics_are_named(ledger: SQLLedger) -> None:

@@ -93,8 +93,8 @@ class _Response(NamedTuple):
 
     @property
     def reward(self) -> float | None:
-        """The reward; None without one of its own verdicts."""
-        return None if self.row.status == "unscored" else self.row.reward
+        """The reward; None without one of its own verdicts, or if a ranking made it, which is relative to its group."""
+        return None if self.row.status == "unscored" or self.mode == "ranking" else self.row.reward
 
 
 @dataclass(slots=True)
@@ -370,8 +370,14 @@ class _Audit:
         names = [name for name, _ in self._counts.most_common(MAX_CRITERIA)]
         criteria = sorted([self._criterion(name, len(names)) for name in names], key=_suspicion)
         findings = [*self._findings(references, criteria)]
-        compared = [one.comparison for one in references] + [one for each in criteria for one in each.comparisons]
-        readings = {one.reading for one in compared if one is not None}
+        rows = [[one.comparison for one in references], *[one.comparisons for one in criteria]]
+        own_judge = [self._is_own_judge(other, one) for other, one in zip(self._others, references, strict=True)]
+        readings = {
+            one.reading
+            for row in rows
+            for one, is_own in zip(row, own_judge, strict=True)
+            if one is not None and not is_own
+        }
         answer: AuditAnswer = next((name for reading, name in _ANSWERS.items() if reading in readings), "unknown")
         newly_credited, rejected = self._exploitation() if self._judges else (None, None)
         return RunAudit(
@@ -476,6 +482,10 @@ class _Audit:
             self._notes.append("No prompt occurs in both parts, so it is not known what is newly credited.")
         return self._bootstrap.share(new) if new else None, self._bootstrap.compare(credited).own
 
+    def _is_own_judge(self, other: _Other, reference: AuditReference) -> bool:
+        same = other.judges.keys() == self._own.judges.keys()
+        return same and reference.kind == "judge" and bool(other.judges)
+
     def _findings(self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]) -> Iterator[str]:
         """Say in a sentence each which reward and which criteria rose alone."""
         rose = [
@@ -521,12 +531,12 @@ class _Audit:
             yield f"{failed:,} of {self._counts.total():,} verdicts failed or are uncertain, and are left out."
         modes = {one.mode for one in own}
         if "ranking" in modes:
-            yield "Rewards of a ranking only say which response of a group is better, so their mean shows no trend."
+            yield "Rewards of a ranking are left out: they are relative to their group, so their mean shows no trend."
         for other, one in zip(self._others, references, strict=True):
             if not one.matched:
                 yield f"Nothing to compare with {other.name}: none of the responses that were read is in it."
-            elif one.kind == "judge" and other.judges.keys() == self._own.judges.keys():
-                yield f"The run's own judge also judged {other.name}, so they agree."
+            elif self._is_own_judge(other, one):
+                yield f"The run's own judge also judged {other.name}, so that they agree says nothing."
             elif other.run is not None and {found.mode for found in other.by_key.values()} != modes:
                 yield f"Rewards of {other.name} are of another mode: compare directions, not sizes."
 
