@@ -194,13 +194,23 @@ async def test_a_question_without_a_rubric_tells_only_of_rewards(ledger: SQLLedg
 async def test_a_criterion_is_newly_credited_only_if_all_other_judges_reject_it(ledger: SQLLedger) -> None:
     await record(ledger, run_of(gamed))
     await record(ledger, run_of(gamed, "strict"), BY_DEED)
-    await record(ledger, run_of(gamed, "lenient"))
+    await record(ledger, run_of(gamed, "lenient"), BY_PHRASE | {"Checks": "have checked"})
     found = await audited(ledger, "strict", "lenient")
-    assert found.notes == ("The run's own judge also judged run 'lenient', so that they agree says nothing.",)
-    assert (await audited(ledger, "lenient")).answer == "unknown"
     assert found.newly_credited is not None
     assert found.newly_credited.value == 0.0
     assert [one.comparison.reading for one in found.references if one.comparison] == ["rose_alone", "together"]
+
+
+async def test_that_a_judge_agrees_with_itself_is_no_answer(ledger: SQLLedger) -> None:
+    await record(ledger, run_of(gamed))
+    await record(ledger, run_of(gamed, "again"))
+    await record(ledger, run_of(gamed, "other"), BY_DEED)
+    found = await audited(ledger, "again")
+    assert found.notes == ("The run's own judge also judged run 'again', so that they agree says nothing.",)
+    assert (found.answer, found.newly_credited) == ("unknown", None)
+    both = await audited(ledger, "again", "other")
+    assert both.newly_credited is not None
+    assert both.newly_credited.value == 1.0
 
 
 async def test_labels_are_compared_with_the_verdicts_that_people_labelled(ledger: SQLLedger) -> None:

@@ -152,7 +152,7 @@ async def audit_run(
     ends, notes = _ends(await _steps(ledger, project_id, run))
     own = await _read(ledger, project_id, run, ends)
     if own.cut:
-        notes.append(f"One part of the run is longer than the {MAX_PART_VERDICTS:,} verdicts that are read of it.")
+        notes.append(f"Not all was read: of a part, the first {MAX_PART_VERDICTS:,} verdicts are.")
     others = []
     for name in dict.fromkeys(against):
         await _steps(ledger, project_id, name, most=1)
@@ -209,7 +209,7 @@ async def _read(ledger: LedgerReader, project_id: str, run: str, ends: Sequence[
     """Read the parts of a run; with one part, divide what is read in time and keep its first and last third."""
     read = _Read([])
     rubrics: dict[bytes, Mapping[str, Criterion]] = {}
-    most = 3 * MAX_PART_VERDICTS // len(ends) if len(ends) == 1 else MAX_PART_VERDICTS
+    most = MAX_PART_VERDICTS * (3 if len(ends) == 1 else 1)
     for first, last in ends:
         part: list[_Response] = []
         wanted, verdicts = ResponseFilter(project_id, run, first, last, limit=_PAGE), 0
@@ -349,6 +349,7 @@ class _Audit:
 
     def __init__(self, own: _Read, others: Sequence[_Other], notes: Sequence[str]) -> None:
         self._own, self._others, self._notes = own, others, [*notes]
+        self._own_judge = {one.run for one in others if one.judges and one.judges.keys() == own.judges.keys()}
         self._judges: list[_Other] = []
         self._bootstrap = _Bootstrap(one.row.prompt for _, one in own.responses)
         self._counts: Counter[str] = Counter()
@@ -366,24 +367,17 @@ class _Audit:
         ]
         references = tuple([self._reference(other) for other in self._others])
         pairs = zip(self._others, references, strict=True)
-        self._judges = [other for other, one in pairs if one.kind == "judge"]
+        self._judges = [other for other, one in pairs if one.kind == "judge" and other.run not in self._own_judge]
         names = [name for name, _ in self._counts.most_common(MAX_CRITERIA)]
         criteria = sorted([self._criterion(name, len(names)) for name in names], key=_suspicion)
-        findings = [*self._findings(references, criteria)]
-        rows = [[one.comparison for one in references], *[one.comparisons for one in criteria]]
-        own_judge = [self._is_own_judge(other, one) for other, one in zip(self._others, references, strict=True)]
-        readings = {
-            one.reading
-            for row in rows
-            for one, is_own in zip(row, own_judge, strict=True)
-            if one is not None and not is_own
-        }
+        compared = [*self._compared(references, criteria)]
+        readings = {one.reading for _, _, one in compared}
         answer: AuditAnswer = next((name for reading, name in _ANSWERS.items() if reading in readings), "unknown")
         newly_credited, rejected = self._exploitation() if self._judges else (None, None)
         return RunAudit(
             run=run or None,
             answer=answer,
-            findings=tuple(findings),
+            findings=tuple(_findings(compared)),
             notes=tuple(self._noted(references)),
             early=_part(self._own.parts[0]),
             late=_part(self._own.parts[1]),
@@ -482,31 +476,18 @@ class _Audit:
             self._notes.append("No prompt occurs in both parts, so it is not known what is newly credited.")
         return self._bootstrap.share(new) if new else None, self._bootstrap.compare(credited).own
 
-    def _is_own_judge(self, other: _Other, reference: AuditReference) -> bool:
-        same = other.judges.keys() == self._own.judges.keys()
-        return same and reference.kind == "judge" and bool(other.judges)
-
-    def _findings(self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]) -> Iterator[str]:
-        """Say in a sentence each which reward and which criteria rose alone."""
-        rose = [
-            (other, "the mean reward" if other.run is not None else "the share that is credited", one.comparison)
-            for other, one in zip(self._others, references, strict=True)
-        ]
-        rose += [
-            (other, f"the share credited for {one.criterion!r}", comparison)
-            for one in criteria
-            for other, comparison in zip(self._others, one.comparisons, strict=True)
-        ]
-        told = [(other, what, one) for other, what, one in rose if one is not None and _SUSPICION[one.reading]]
-        told.sort(key=lambda each: -_SUSPICION[each[2].reading])
-        for other, what, one in told[:_MAX_FINDINGS]:
-            how = "did not rise" if one.reading == "rose_alone" else "rose less"
-            yield (
-                f"By {other.name}, {what} {how}: {_told(one.other.rise)}, against {_told(one.own.rise)} by the run's "
-                "judge."
-            )
-        if len(told) > _MAX_FINDINGS:
-            yield f"The same is true of {len(told) - _MAX_FINDINGS:,} more figures of the table."
+    def _compared(
+        self, references: Sequence[AuditReference], criteria: Sequence[AuditedCriterion]
+    ) -> Iterator[tuple[_Other, str, AuditComparison]]:
+        """Yield every comparison with its other and what is compared, but none of a judge with itself."""
+        for place, (other, reference) in enumerate(zip(self._others, references, strict=True)):
+            if other.run in self._own_judge and reference.kind == "judge":
+                continue
+            what = "the mean reward" if other.run is not None else "the share that is credited"
+            of_criteria = [(f"the share credited for {one.criterion!r}", one.comparisons[place]) for one in criteria]
+            for name, comparison in [(what, reference.comparison), *of_criteria]:
+                if comparison is not None:
+                    yield other, name, comparison
 
     def _noted(self, references: Sequence[AuditReference]) -> Iterator[str]:
         """Say what limits the report."""
@@ -535,7 +516,7 @@ class _Audit:
         for other, one in zip(self._others, references, strict=True):
             if not one.matched:
                 yield f"Nothing to compare with {other.name}: none of the responses that were read is in it."
-            elif self._is_own_judge(other, one):
+            elif one.kind == "judge" and other.run in self._own_judge:
                 yield f"The run's own judge also judged {other.name}, so that they agree says nothing."
             elif other.run is not None and {found.mode for found in other.by_key.values()} != modes:
                 yield f"Rewards of {other.name} are of another mode: compare directions, not sizes."
@@ -578,6 +559,17 @@ class _Audit:
             if of_both.high is not None and of_both.high < _CONFLICT:
                 found.append(AuditConflict(first=names[a], second=names[b], phi=of_both))
         return found[:_MAX_CONFLICTS]
+
+
+def _findings(compared: Iterable[tuple[_Other, str, AuditComparison]]) -> Iterator[str]:
+    """Say in a sentence each which reward and which criteria rose alone, and then which rose more."""
+    told = sorted([one for one in compared if _SUSPICION[one[2].reading]], key=lambda one: -_SUSPICION[one[2].reading])
+    for other, what, one in told[:_MAX_FINDINGS]:
+        how = "did not rise" if one.reading == "rose_alone" else "rose less"
+        rises = f"{_told(one.other.rise)}, against {_told(one.own.rise)} by the run's judge"
+        yield f"By {other.name}, {what} {how}: {rises}."
+    if len(told) > _MAX_FINDINGS:
+        yield f"The same is true of {len(told) - _MAX_FINDINGS:,} more figures of the table."
 
 
 def phi(n: Floats, a: Floats, b: Floats, both: Floats) -> Floats:
