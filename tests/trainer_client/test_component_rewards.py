@@ -1,6 +1,7 @@
 """Components of rewards: what each is, how they add up, and what a missing verdict does to them."""
 
 import pickle
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +15,7 @@ from trainer_client.rewards import (
     UnscoredCriteria,
     UnsuitableRubric,
     check_rubric,
+    component_names,
     component_weights,
     reward_verdicts,
 )
@@ -84,7 +86,7 @@ def test_components_times_their_weights_add_up_to_the_reward_in_every_linear_mod
     criteria, verdicts, options, facts = case
     given_outcome = reward_verdicts(criteria, verdicts, RewardRules(reward=options), facts)
     weights = component_weights(criteria, options)
-    assert list(weights) == list(given_outcome.components)
+    assert list(weights) == list(given_outcome.components) == component_names(criteria, options)
     total = sum(weight * given_outcome.components[name] for name, weight in weights.items())
     assert total == pytest.approx(given_outcome.reward, abs=1e-9)
 
@@ -137,6 +139,27 @@ def test_in_other_modes_a_component_is_the_formula_over_its_criteria_and_has_no_
     rubric = [criterion("a", kind="factual"), criterion("b", kind="factual"), criterion("c")]
     assert dict(outcome(rubric, scores, mode, "kind").components) == components
     assert component_weights(rubric, RewardOptions(mode=mode, components="kind")) == {}
+    assert component_names(rubric, RewardOptions(mode=mode, components="kind")) == list(components)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"components": "kind", "kinds": ("answer", "point")}, ["point", "answer"]),
+        ({"components": "kind", "mode": "stepwise"}, ["answer", "format"]),
+        ({"components": "kind", "mode": "stepwise", "format_weight": 0}, ["answer"]),
+        ({"components": "tag"}, []),
+        ({"components": "criterion", "mode": "stepwise"}, []),
+        ({}, []),
+    ],
+)
+def test_without_a_rubric_only_the_components_by_kind_have_names(options, names):
+    assert component_names(None, RewardOptions(**options)) == names
+    assert component_names(None, RewardOptions(components="kind")) == list(get_args(CriterionKind))
+
+
+def test_without_components_there_are_no_names():
+    assert component_names([criterion("a")], RewardOptions()) == []
 
 
 def test_a_list_of_mistakes_among_clipped_points_is_a_component_of_its_own_kind_of_sum():

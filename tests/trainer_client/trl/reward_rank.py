@@ -14,6 +14,7 @@ import httpx2
 import torch
 
 from tests.trainer_client.trl.judges import (
+    CRITERIA,
     FakeJudgeTransport,
     Trainer,
     groups,
@@ -21,6 +22,7 @@ from tests.trainer_client.trl.judges import (
     pinned,
     problem,
     ranking,
+    response,
     rewarding,
     stream,
     summary,
@@ -87,6 +89,30 @@ async def two_rewards_in_opposite_order() -> Any:
     return [reward.state() for reward in rewards]
 
 
+async def components(*, unnamed: bool) -> Any:
+    """A split beside another function, which the judge answers first on one rank and last on the other."""
+    go = asyncio.Event()
+
+    def answer(body: Any) -> Any:
+        more = {"other": 1.0} if unnamed and RANK else {}
+        return stream(
+            *groups(body, lambda said: response(1.0, components={"a": float(said["text"]), "b": 0.0, **more})),
+            summary(),
+        )
+
+    async def wait_and_answer(body: Any) -> Any:
+        await go.wait()
+        return answer(body)
+
+    judge = FakeJudgeTransport(wait_and_answer if RANK else answer)
+    other = rewarding(FakeJudgeTransport(by_version("y", 7, None if RANK else go)), "y")
+    functions = [*rewarding(judge, CRITERIA, components="criterion").split(), other]
+    calls = [asyncio.ensure_future(outcome(function(*ROWS))) for function in functions]
+    await asyncio.sleep(0.2)
+    go.set()
+    return *(await asyncio.gather(*calls)), len(judge.asked)
+
+
 async def ranked(prompts: list[str], said: list[str], size: int | None = None) -> Any:
     """The rewards of a ranking, for a trainer that gives each prompt so many responses, if it is known."""
     marks = {} if size is None else {"log_metric": Trainer(num_generations=size).log_metric}
@@ -137,6 +163,8 @@ async def scenes() -> dict[str, Any]:
         "own function fails": await own_function_fails(),
         "pins differ": await pins_differ(),
         "two rewards": await two_rewards_in_opposite_order(),
+        "components": await components(unnamed=False),
+        "unnamed component": await components(unnamed=True),
         "whole groups": await ranked([f"{RANK}"] * 3, ["1", "2", "3"]),
         "split group": await ranked(["a", "a", "b", "b"] if RANK else ["a"] * 4, list("1234")),
         "repeated prompt": await ranked(["a"] * 4, list("1234"), size=4),

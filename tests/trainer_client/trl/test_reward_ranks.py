@@ -78,6 +78,19 @@ def test_two_reward_functions_exchange_separately_whichever_finishes_first(ranks
 
 
 @pytest.mark.trl
+def test_the_functions_of_a_split_exchange_once_beside_another_function(ranks):
+    numbers = [1.0, 2.0, 3.0, 4.0]
+    assert scene(ranks, "components") == [[numbers, [0.0] * 4, numbers, 1]] * 2
+
+
+@pytest.mark.trl
+def test_a_component_without_a_function_on_one_rank_stops_both(ranks):
+    first, second = scene(ranks, "unnamed component")
+    assert [kind for kind, *_ in (*first[:2], *second[:2])] == ["InvalidRequest"] * 4
+    assert first[2:] == second[2:] == [[1.0, 2.0, 3.0, 4.0], 1]
+
+
+@pytest.mark.trl
 def test_a_ranking_of_whole_groups_is_made_on_each_rank(ranks):
     assert scene(ranks, "whole groups") == [[[0.0, 0.5, 1.0], 1]] * 2
     three = [0.0, 1 / 3, 2 / 3, 1.0]

@@ -39,6 +39,7 @@ __all__ = [
     "UnscoredCriteria",
     "UnsuitableRubric",
     "check_rubric",
+    "component_names",
     "component_weights",
     "explain_reward",
     "read_criteria",
@@ -370,6 +371,32 @@ def component_weights(criteria: Sequence[CriterionLike | Term], options: RewardO
     if (form := mode.format_component(given)) is not None:
         weights[FORMAT_COMPONENT] = form[0]
     return weights
+
+
+def component_names(criteria: Sequence[CriterionLike | Term] | None, options: RewardOptions) -> list[str]:
+    """Return the names of the components of rewards by a rubric, in order; none without `options.components`.
+
+    Args:
+        criteria: the M criteria of the rubric. None if it is not known; the names are then all that there can be by
+            kind, and none by criterion or tag.
+        options: the mode, and what the components are made of.
+
+    Raises:
+        UnsuitableRubric, ValueError: no criterion is of `options.kinds`, or a criterion is invalid.
+    """
+    mode = MODES[options.mode]
+    if criteria is not None:
+        terms = rewarded_terms(read_criteria(criteria))
+    else:
+        terms = [Term(kind, kind, 1.0) for kind in get_args(CriterionKind)] if options.components == "kind" else []
+    if options.components is None or not terms:
+        return []
+    counted = [term for term in filter_kinds(terms, options.kinds, options.mode) if mode.counts(term)]
+    given = _given(options, None, counted)
+    alone = given._replace(format_weight=0.0)
+    parts = _parted(counted, options.components, lambda term: term)
+    names = [name for name, part in parts.items() if _has_reward(mode, part, alone)]
+    return names if mode.format_component(given) is None else [*names, FORMAT_COMPONENT]
 
 
 def _parted(counted: Sequence[_T], by: ComponentsBy | None, term: Callable[[_T], Term]) -> dict[str, list[_T]]:

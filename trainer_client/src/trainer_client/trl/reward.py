@@ -20,6 +20,7 @@ from trainer_client.client.calls import RubricLike, rewards_request, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import check_rubric
+from trainer_client.trl._reward.components import PENALTIES, REST, ComponentReward, component_functions
 from trainer_client.trl._reward.dataset import (
     COLUMNS,
     MESSAGES_COLUMN,
@@ -46,7 +47,7 @@ from trainer_client.trl._reward.distributed import (
     stored_in,
     warn,
 )
-from trainer_client.trl._reward.judging import JudgeWait, RubricPins, ScoringConfig, own_client
+from trainer_client.trl._reward.judging import JudgeWait, RubricPins, ScoringConfig, blocking_client, own_client
 from trainer_client.trl._reward.judging import preflight as check_service
 from trainer_client.trl._reward.scoring import (
     RankResult,
@@ -68,6 +69,7 @@ from trainer_client.wire import (
     Criterion,
     FailurePolicy,
     RewardMode,
+    RewardOptions,
     RubricContent,
     Usage,
     VerdictUse,
@@ -76,6 +78,7 @@ from trainer_client.wire.criteria import needs_ground_truth
 from trainer_client.wire.judging import OpeningTag
 
 __all__ = [
+    "ComponentReward",
     "RankFailed",
     "RewardFunction",
     "RubricReward",
@@ -149,6 +152,7 @@ class RubricReward:
         ValueError: a number is out of range.
     """
 
+    _components: Sequence[str] | None = None
     needs_criteria: bool = False
     without_rubric: WithoutRubric = "refuse"
     applies_penalties: bool = True
@@ -311,6 +315,60 @@ class RubricReward:
         vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
         return copy
 
+    def split(self, names: Sequence[str] | None = None) -> list[ComponentReward]:
+        """Return a reward function for each component of the reward, over one request for each batch.
+
+        With them, TRL's `reward_weights`, `multi_objective_aggregation`, logs and tables of completions work as for any
+        functions. Each is called after `name`, or `rubric`, and the component: `rubric/clarity`. It gives None for a
+        response whose rubric has no such component.
+
+        A component whose verdict failed is None too. With `multi_objective_aggregation="normalize_then_sum"`, the
+        response is then left out of the statistics of this component. Other trainers would count the missing part of
+        the sum as 0, so there all functions give None for this response.
+
+        The weight of each function is its attribute `weight`: with these as `reward_weights`, the sum is the reward
+        of this function. It is None if it differs by row, or if the mode is not linear.
+
+        Args:
+            names: the components that get a function of their own, in this order. In a linear mode, a function `rest`
+                gives the mean by weight of any others. Default: all components of the rubric given here, or all kinds.
+                Where only rows have rubrics, names are needed unless components are kinds. With penalties, the last
+                function is `penalties`: what they add.
+
+        Returns:
+            The functions. Each takes N completions and returns N rewards, None where it has none.
+
+        Raises:
+            ValueError: the option `components` is missing, there are extra rewards, or the names do not suit; says
+                what to change.
+            AdjudgeError: the rubric given by reference cannot be fetched.
+        """
+        if self._options.get("components") is None:
+            raise ValueError(
+                "components are not asked for; say what they are: RubricReward(…, components='kind'), or 'criterion' "
+                "or 'tag'"
+            )
+        if self._extra_rewards:
+            raise ValueError("extra_rewards belong to no component; give them to the trainer, beside these functions")
+        fields = {name: value for name, value in self._options.items() if name in RewardOptions.model_fields}
+        options = RewardOptions.model_validate(fields | {"mode": self.mode})
+        whole = object.__new__(type(self))
+        vars(whole).update(vars(self), _warned=set(), _tracked_criteria=set())
+        functions = component_functions(whole, options, self._default_criteria(), names)
+        components = [function.component for function in functions if function.component != PENALTIES]
+        whole._components = None if REST in components else components
+        return functions
+
+    def _default_criteria(self) -> Sequence[Criterion] | None:
+        """Look up the criteria of rows without a rubric; None if there are none, or the client cannot be asked now."""
+        if not isinstance(self._rubric, str):
+            return None if self._rubric is None else self._rubric.criteria
+        client = blocking_client(self._client)
+        if client is None:
+            return None
+        with client:
+            return client.rubric(self._pins.pinned(self._rubric)).criteria
+
     @property
     def run(self) -> str | None:
         """The run under which the service records the requests; None without one."""
@@ -377,7 +435,7 @@ class RubricReward:
         rubric = group.rubric or self._rubric
         if not isinstance(rubric, RubricContent) or self.mode in NEEDS_NO_RUBRIC:
             return
-        check_rubric(rubric.criteria, self.mode, self._options.get("kinds"))
+        check_rubric(rubric.criteria, self.mode, self._options.get("kinds"), self._options.get("components"))
         for criterion in rubric.criteria:
             if needs_ground_truth(criterion.verification) and not has_truth:
                 raise ValueError(
@@ -515,7 +573,22 @@ class RubricReward:
             work = self.overlapped_work(sent, ids)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
-        return await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)
+        result = await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)
+        self._check_components(result.rows)
+        return result
+
+    def _check_components(self, rows: Iterable[ScoredRow]) -> None:
+        """Check that a split has a function for each component of each row."""
+        if self._components is None:
+            return
+        for number, row in enumerate(rows):
+            components = () if row.answer is None else row.answer.components
+            other = next((name for name in components if name not in self._components), None)
+            if other is not None:
+                raise InvalidRequest(
+                    f"row {number}: its rubric has the component {other!r}, for which split() made no function; name "
+                    f"all components: split({[*self._components, other]})"
+                )
 
     @property
     def weight(self) -> float:

@@ -413,6 +413,11 @@ class TrainerContext:
             )
 
     @property
+    def normalises_each_reward(self) -> bool:
+        """Whether the trainer normalises the rewards of each function before it adds them, without missing ones."""
+        return getattr(self._trainer, "multi_objective_aggregation", None) == "normalize_then_sum"
+
+    @property
     def counts_missing_as_zero(self) -> bool:
         """Whether the trainer counts a missing reward as 0, by summing the rewards of the other functions."""
         masks = getattr(self._trainer, "masks_missing_rewards", False)
@@ -442,8 +447,11 @@ class TrainerContext:
 
     @property
     def _functions(self) -> list[Any]:
+        """The trainer's reward functions; of those that share a judging, the one that judges."""
         functions = getattr(self._trainer, "reward_funcs", None)
-        return functions if isinstance(functions, list) else []
+        given = functions if isinstance(functions, list) else []
+        judges = [getattr(function, "whole", function) for function in given]
+        return list({id(judge): judge for judge in judges}.values())
 
 
 def refuse_removed_columns(datasets: Iterable[Any], judged: Collection[str]) -> None:

@@ -212,6 +212,7 @@ class RowAnswers:
         answers: the answer of each row, or None.
         kinds: the kind of failure of each row, which applies if it has no answer.
         digests: the digest of the rubric that judged each row, if the answer has it.
+        component_weights: the weights of the components of each row that has an answer.
         usage: the usage of each completed request.
         last_error: the last error message.
         away: the rows without an answer because the judge was away.
@@ -220,6 +221,7 @@ class RowAnswers:
     answers: list[ResponseReward | None]
     kinds: list[str]
     digests: list[str | None]
+    component_weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
     usage: list[Usage] = field(default_factory=list)
     last_error: str | None = None
     away: set[int] = field(default_factory=set)
@@ -368,6 +370,7 @@ class _JudgingCall:
         for row, answer in zip(part.rows, group.responses, strict=True):
             self._row_answers.answers[row] = answer
             self._row_answers.digests[row] = group.rubric
+            self._row_answers.component_weights[row] = group.component_weights
         self._row_answers.away.difference_update(part.rows)
 
     def _discard_answers(self, parts: Sequence[RowGroup]) -> None:
@@ -417,6 +420,19 @@ def is_away(error: AdjudgeError) -> bool:
     return isinstance(error, NotReady) or (isinstance(error, ServerError) and error.status in _AWAY_STATUSES)
 
 
+def blocking_client(template: str | Client | AsyncClient) -> Client | None:
+    """Create a blocking client of an address, or one with a client's settings; None if that has a transport of its own.
+
+    Such a transport may belong to an event loop.
+    """
+    options = {"base_url": template} if isinstance(template, str) else dict(vars(template.settings))
+    if options.pop("transport", None) is not None:
+        return None
+    if isinstance(template, AsyncClient):
+        options.pop("sleep")
+    return Client(**options)
+
+
 def preflight(template: str | Client | AsyncClient, wait_s: float) -> None:
     """Check that a service can judge, and wait while it is loading.
 
@@ -430,12 +446,10 @@ def preflight(template: str | Client | AsyncClient, wait_s: float) -> None:
         ConnectionFailed, TimedOut: nothing answers at the address.
         AdjudgeError: the service was not ready in time, or something else answers there.
     """
-    options = {"base_url": template} if isinstance(template, str) else dict(vars(template.settings))
-    if options.pop("transport", None) is not None:
+    client = blocking_client(template)
+    if client is None:
         return
-    if isinstance(template, AsyncClient):
-        options.pop("sleep")
-    with Client(**options) as client:
+    with client:
         reason, waited = client.not_ready_reason(), 0.0
         if isinstance(reason, ConnectionFailed | TimedOut):
             raise type(reason)(

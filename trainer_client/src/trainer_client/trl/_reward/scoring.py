@@ -235,6 +235,8 @@ class ScoredRow:
         fields: the wire fields of its group, except the responses and the rubric.
         steps: what the steps of the response are.
         opens: the tag of the thinking block that the prompt leaves open; None if that is not known.
+        component_weights: the weights of the components of its reward, if the mode is linear and components are asked
+            for.
     """
 
     group: str
@@ -249,6 +251,7 @@ class ScoredRow:
     fields: Mapping[str, Any] = field(default_factory=dict)
     steps: StepRule = "headings"
     opens: PromptOpens | None = None
+    component_weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -519,5 +522,6 @@ def _score_rows(
                 without_rubric=row in rows.without_rubric,
                 rubric=rubric,
                 fields=group.fields,
+                component_weights=row_answers.component_weights.get(row, {}),
             )
     return [scored[row] for row in sorted(scored)]
