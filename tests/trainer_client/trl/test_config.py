@@ -46,7 +46,7 @@ def test_a_given_setting_overrides_the_methods(tmp_path):
     assert {name: getattr(made, name) for name in own} == own
 
 
-@pytest.mark.parametrize("method", ["rubric", "rar", "grounded", "srar", "rgr", "dro", "ruscarl"])
+@pytest.mark.parametrize("method", ["rubric", "rar", "grounded", "srar", "rgr", "dro", "ruscarl", "gdpo"])
 def test_vllm_importance_sampling_correction_is_off_by_default(tmp_path, method):
     own = {"method": method, "per_device_train_batch_size": 16}
     assert config(tmp_path, **own).vllm_importance_sampling_correction is False

@@ -137,9 +137,11 @@ def test_grounded_requests_partial_credit_and_names_its_zero():
     assert Grounded(truncation_factor=0.5).reward_defaults["truncation_factor"] == 0.5
 
 
-def test_only_grounded_scores_invalid_output_as_zero():
-    assert {name for name, method in METHODS.items() if method().reward_defaults["on_failure"] != "null"} == {
-        "grounded"
+def test_only_grounded_and_gdpo_reward_responses_with_failed_verdicts():
+    policies = {name: method().reward_defaults["on_failure"] for name, method in METHODS.items()}
+    assert {name: policy for name, policy in policies.items() if policy != "null"} == {
+        "grounded": "zero_unparseable",
+        "gdpo": "skip",
     }
 
 

@@ -13,16 +13,13 @@ from tests.trainer_client.trl.training import policy, weights
 
 pytestmark = [pytest.mark.trl, pytest.mark.slow]
 
-REFILLED = {
-    "method_options": {"dynamic_sampling": True},
-    "max_refill_rounds": 3,
-    "gradient_accumulation_steps": 2,
-    "steps_per_generation": 2,  # two groups, one on each of two ranks
-}
+TWO_GROUPS = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}  # one on each of two ranks
+REFILLED = {"method_options": {"dynamic_sampling": True}, "max_refill_rounds": 3, **TWO_GROUPS}
 TRAININGS = {
     "srar": {"method": "srar"},
     "grounded": {"method": "grounded", "beta": 0.1},
     "rubric": {"method": "rubric", "loss_type": "dr_grpo", "scale_rewards": "none"},
+    "gdpo": {"method": "gdpo", **TWO_GROUPS},
     "refilled": {"method": "grounded", **REFILLED},
     "refilled rgr": {"method": "rgr", **REFILLED},
     "rgr": {"method": "rgr"},

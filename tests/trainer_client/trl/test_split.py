@@ -3,14 +3,20 @@
 import asyncio
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.hypothesis_examples import examples
 from tests.trainer_client.trl.judges import FakeJudgeTransport, Trainer, groups, response, rewarding, stream, summary
 from trainer_client import AsyncClient, Client, InvalidRequest
+from trainer_client.advantages import component_advantages
 from trainer_client.trl.reward import RubricReward
 
 RUBRIC = [
@@ -208,6 +214,39 @@ class CountingTransport(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+SAID = ("14", "It is 14", "It is", "nothing")
+
+
+def grpo(folder: Path, functions: list[Any], *, texts: Sequence[str] = SAID, **given: Any) -> Any:
+    """TRL's own trainer, with two groups of four scripted responses in a step."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
+
+    usual = {
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "max_steps": 1,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 64,
+        "shuffle_dataset": False,
+    }
+    return GRPOTrainer(
+        policy(folder / "policy"),
+        functions,
+        GRPOConfig(**(usual | given)),
+        train_dataset=dataset().remove_columns("rubric"),
+        processing_class=tokenizer(),
+        rollout_func=saying(*texts),
+    )
+
+
 @pytest.mark.trl
 def test_the_components_of_a_published_rubric_are_looked_up(url: str) -> None:
     with Client(url) as client:
@@ -220,35 +259,15 @@ def test_the_components_of_a_published_rubric_are_looked_up(url: str) -> None:
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
 def test_trls_grpo_trains_on_the_components_of_one_judging(tmp_path: Path, url: str, aggregation: str) -> None:
     pytest.importorskip("trl")
-    from trl import GRPOConfig, GRPOTrainer
-
-    from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
-
     transport = CountingTransport()
     functions = RubricReward(AsyncClient(url, transport=transport), PROGRAMS, components="tag").split()
-    trainer = GRPOTrainer(
-        policy(tmp_path / "policy"),
+    trainer = grpo(
+        tmp_path,
         functions,
-        GRPOConfig(
-            output_dir=str(tmp_path / "out"),
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            disable_tqdm=True,
-            save_strategy="no",
-            logging_steps=1,
-            max_steps=2,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            max_completion_length=8,
-            shuffle_dataset=False,
-            log_completions=True,
-            multi_objective_aggregation=aggregation,
-            reward_weights=[function.weight for function in functions],
-        ),
-        train_dataset=dataset().remove_columns("rubric"),
-        processing_class=tokenizer(),
-        rollout_func=saying("14", "It is 14", "It is", "nothing"),
+        max_steps=2,
+        log_completions=True,
+        multi_objective_aggregation=aggregation,
+        reward_weights=[function.weight for function in functions],
     )
     trainer.train()
     assert transport.paths == ["/v1/rewards"] * 2, "one for each step"
@@ -260,3 +279,45 @@ def test_trls_grpo_trains_on_the_components_of_one_judging(tmp_path: Path, url: 
     last = functions[0].whole.last
     assert last is not None
     assert [row.reward for row in last.rows][:4] == [0.25, 1.0, 0.75, 0.0]
+
+
+VALUE = st.none() | st.integers(-4, 4).map(lambda quarters: quarters / 4)
+COMPONENTS = st.lists(st.tuples(VALUE, VALUE, VALUE), min_size=8, max_size=8)
+
+
+@pytest.mark.trl
+def test_component_advantages_are_those_of_trls_normalize_then_sum(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.trainer_client.trl.training import dataset
+
+    weights = {"a": 1.0, "b": 0.5, "c": 2.0}
+    columns: dict[str, Any] = {}
+
+    def giving(name: str) -> Any:
+        def reward(prompts: Any, **_: Any) -> list[float | None]:
+            return list(columns[name])
+
+        return reward
+
+    trainer = grpo(
+        tmp_path,
+        [giving(name) for name in weights],
+        multi_objective_aggregation="normalize_then_sum",
+        reward_weights=list(weights.values()),
+    )
+    inputs = [dict(row) for row in dataset().remove_columns("rubric").select(range(2)) for _ in range(4)]
+
+    @settings(max_examples=examples(100))
+    @given(COMPONENTS)
+    def agree(batch: list[tuple[float | None, ...]]) -> None:
+        columns.update(zip(weights, zip(*batch, strict=True), strict=True))
+        responses = [dict(zip(weights, one, strict=True)) for one in batch]
+        found = component_advantages([responses[:4], responses[4:]], [weights, weights], eps=1e-4)
+        torch.set_default_dtype(torch.float64)  # with single precision, TRL magnifies what cancels by 1 / eps
+        try:
+            expected = trainer._generate_and_score_completions([dict(row) for row in inputs])["advantages"]
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert np.concatenate(found) == pytest.approx(expected.tolist(), abs=1e-6)
+
+    agree()

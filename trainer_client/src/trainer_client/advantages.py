@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trainer_client._inputs import as_number
 from trainer_client.steps import NO_STEP
 
-__all__ = ["group_advantages", "normalise_steps", "stepwise_advantages"]
+__all__ = ["component_advantages", "group_advantages", "normalise_steps", "stepwise_advantages"]
 
 Array = npt.NDArray[np.float64]
 Reward = Any
@@ -88,6 +88,53 @@ def group_advantages(
         factor = factor / (sigma + eps) if sigma > 0 else 0.0
     advantages[known] = [factor * value for value in centred]
     return advantages
+
+
+def component_advantages(
+    groups: Sequence[Sequence[Mapping[str, Reward]]],
+    weights: Sequence[Mapping[str, float]] | None = None,
+    *,
+    ddof: int = 1,
+    eps: float = 1e-6,
+) -> list[Array]:
+    """Compute the advantages of a batch from component rewards (GDPO, arXiv:2601.05242, section 3).
+
+    Each component is normalised within its group, z_k = (r_k - mean) / (sigma_k + eps). A response's z_k are added with
+    the weights of its group, and the sums are normalised over all responses of the batch in the same way. Unlike with
+    a sum of rewards, responses that earn the same total by different components differ.
+
+    A component that is missing for a response enters no statistic of its group and adds nothing, and neither does one
+    that is equal for all responses. A response without any component has advantage 0 and does not affect the batch.
+    These are the numbers of TRL's `normalize_then_sum`, whose eps is 1e-4, for weights that do not differ by group.
+
+    Args:
+        groups: for each group, the component rewards of its G responses by name; None, or no entry, where there is
+            none. Groups may have different sizes and components.
+        weights: for each group, the weight of each component; 1 for all by default.
+        ddof: 1 for sample deviations (TRL, verl and the authors' code), 0 for those of the population.
+        eps: at least 0.
+
+    Returns:
+        For each group, the G advantages of its responses.
+
+    Raises:
+        ValueError: a reward is not a finite number, a component has no weight, or an option is invalid.
+    """
+    if weights is not None and len(weights) != len(groups):
+        raise ValueError(f"there are weights of {len(weights)} groups for {len(groups)} groups; give one for each")
+    sums: list[float | None] = []
+    for place, group in enumerate(groups):
+        total = np.zeros(len(group))
+        for name in dict.fromkeys(name for response in group for name in response):
+            if weights is not None and name not in weights[place]:
+                raise ValueError(f"weights[{place}] has none for the component {name!r}; give one for each component")
+            weight = 1.0 if weights is None else _finite(weights[place][name], "weights", place, name)
+            total += weight * group_advantages([response.get(name) for response in group], ddof=ddof, eps=eps)
+        known = [any(value is not None for value in response.values()) for response in group]
+        sums += [float(value) if is_known else None for value, is_known in zip(total, known, strict=True)]
+    normalised = group_advantages(sums, ddof=ddof, eps=eps)
+    ends = np.cumsum([len(group) for group in groups])
+    return np.split(normalised, ends[:-1]) if groups else []
 
 
 def normalise_steps(

@@ -23,12 +23,9 @@ from trainer_client.trl._certainty import CertaintyReader
 from trainer_client.trl._generation import TOOL_MASK, GeneratedRows
 from trainer_client.trl._reward.scoring import ScoredRow, SentResponse, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
-from trainer_client.trl.methods.base import Array
+from trainer_client.trl.methods.base import NO_ADVANTAGE, Array
 
 logger = logging.getLogger(__name__)
-
-_NO_ADVANTAGE = 1e-6
-"""Advantages up to this size come from rounding: the rewards of the group are equal."""
 
 _ROWS_PER_SLICE = 8
 """The number of responses aligned at a time while the judge answers: less than a millisecond of work."""
@@ -58,19 +55,19 @@ class AdvantageBatch:
     ) -> "AdvantageBatch":
         """Compute a method's advantages of N rollouts; each group is `group_size` consecutive ones."""
         all_rewards: list[float | None] = []
-        advantages: list[Array] = []
         kept: list[bool] = []
         unscored = uninformative = 0
         groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
-        for group in groups:
+        advantages = method.batch_advantages(groups)
+        for place, group in enumerate(groups):
             rewards = method.rewards(group)
             all_rewards += rewards
             left_out = method.uninformative(group, memory)
-            advantages += (own := method.advantages(group))
+            own = advantages[place * group_size : (place + 1) * group_size]
             kept += [reward is not None and not left_out for reward in rewards]
             scored = any(reward is not None for reward in rewards)
             unscored += not scored
-            uninformative += left_out or (scored and not any(np.any(np.abs(one) > _NO_ADVANTAGE) for one in own))
+            uninformative += left_out or (scored and not any(np.any(np.abs(one) > NO_ADVANTAGE) for one in own))
         metrics = {
             "rubric/left_out": 1 - sum(kept) / len(kept),
             "groups/unscored": unscored / len(groups),
@@ -115,7 +112,7 @@ def readers_for(trainer: Any) -> list[Reader]:
 
 
 class VerdictReader:
-    """Adds the judge's own reward before penalties, the penalty, and whether the final answer is right."""
+    """Adds the judge's own reward before penalties, its components, the penalty, and whether the answer is right."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -130,7 +127,17 @@ class VerdictReader:
             reward = judged_reward(row.answer)
             before = reward if row.answer is None or row.answer.unpenalised is None else row.answer.unpenalised
             penalty = 0.0 if reward is None or before is None else weight * (reward - before)
-            read.append(replace(rollout, judged=before, penalty=penalty, correct=_answer_is_right(row)))
+            read.append(
+                replace(
+                    rollout,
+                    judged=before,
+                    penalty=penalty,
+                    correct=_answer_is_right(row),
+                    weight=weight,
+                    components={} if row.answer is None else row.answer.components,
+                    component_weights=row.component_weights,
+                )
+            )
         return read
 
 

@@ -29,7 +29,7 @@ class RubricGRPOConfig(GRPOConfig):
     the method has none.
 
     Args:
-        method: `rubric`, `rar`, `grounded`, `srar`, `rgr`, `dro` or `ruscarl`.
+        method: `rubric`, `rar`, `grounded`, `srar`, `rgr`, `dro`, `ruscarl` or `gdpo`.
         method_options: options of the method, by name; see `docs/methods.md`.
         required_rewards: names of reward functions beside the `RubricReward`, as TRL logs them. A response for which
             one of these, or the `RubricReward`, gives no reward is left out of the loss. If any other function gives
@@ -150,10 +150,15 @@ class RubricGRPOConfig(GRPOConfig):
                 f"multi_objective_aggregation is {self.multi_objective_aggregation!r}, but method {self.method!r} "
                 "computes advantages from a single reward; use 'sum_then_normalize', or method 'rubric'"
             )
-        if method_class(self.method).stepwise and self.scale_rewards == "none":
+        if method_class(self.method).always_scales and self.scale_rewards == "none":
             raise ValueError(
                 f"scale_rewards is 'none', but method {self.method!r} always divides by standard deviations; leave "
-                "scale_rewards out. To turn normalization off for steps only, set method_options={'normalise': False}"
+                "scale_rewards out"
+                + (
+                    ". To turn normalization off for steps only, set method_options={'normalise': False}"
+                    if "normalise" in options_of(self.method)
+                    else ""
+                )
             )
         if options.get("sequence_band") is not None and not self.vllm_importance_sampling_correction:
             raise ValueError(

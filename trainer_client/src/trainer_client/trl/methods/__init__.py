@@ -6,6 +6,7 @@ from typing import Any
 
 from trainer_client.trl.methods.base import Method, Rollout, RubricGrpo, ScoredResponse
 from trainer_client.trl.methods.dro import Dro
+from trainer_client.trl.methods.gdpo import Gdpo
 from trainer_client.trl.methods.grounded import Grounded
 from trainer_client.trl.methods.rgr import Rgr
 from trainer_client.trl.methods.ruscarl import Ruscarl
@@ -14,6 +15,7 @@ from trainer_client.trl.methods.srar import Rar, Srar
 __all__ = [
     "METHODS",
     "Dro",
+    "Gdpo",
     "Grounded",
     "Method",
     "Rar",
@@ -35,6 +37,7 @@ METHODS: Mapping[str, type[Method]] = {
     "rgr": Rgr,
     "dro": Dro,
     "ruscarl": Ruscarl,
+    "gdpo": Gdpo,
 }
 
 

@@ -26,6 +26,9 @@ Array = npt.NDArray[np.float64]
 FilterMetric = Literal["reward", "accuracy"]
 """What dynamic sampling compares within a group: the rewards, or whether responses are right."""
 
+NO_ADVANTAGE = 1e-6
+"""Advantages up to this size come from rounding: nothing that they are computed from differs in the group."""
+
 _ROUNDING = 1e-6
 
 
@@ -47,6 +50,9 @@ class Rollout:
         penalty: the weighted sum that penalties added to `reward`, usually below 0.
         correct: whether all criteria of kind `answer` are satisfied; None without such criteria, or if missing
             verdicts decide.
+        weight: the weight of the judge's own reward in `reward`.
+        components: the component rewards of the judge's own reward, before penalties; empty unless asked for.
+        component_weights: their weights in it; empty if its mode is not linear.
     """
 
     tokens: int
@@ -60,6 +66,9 @@ class Rollout:
     judged: float | None = None
     penalty: float = 0.0
     correct: bool | None = None
+    weight: float = 1.0
+    components: Mapping[str, float | None] = field(default_factory=dict)
+    component_weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def accurate(self) -> bool | None:
@@ -127,6 +136,8 @@ class Method:
     """The paper's values of TRL's settings; values given to the config override them."""
     stepwise: ClassVar[bool] = False
     """Whether the advantages need the deltas and tokens of each step."""
+    always_scales: ClassVar[bool] = False
+    """Whether advantages are always divided by standard deviations, whatever `scale` is."""
     uses_certainty: ClassVar[bool] = False
     """Whether rewards are computed from a frozen model's certainty of the reference answer."""
     without_rubric: ClassVar[WithoutRubric] = "refuse"
@@ -158,6 +169,10 @@ class Method:
         The advantage is 0 if the reward is None.
         """
         return [np.asarray(a) for a in group_advantages(self.rewards(group), **self._deviation)]
+
+    def batch_advantages(self, groups: Sequence[Sequence[Rollout]]) -> list[Array]:
+        """Compute the advantages of all rollouts of a batch; by default, those of each group by itself."""
+        return [advantage for group in groups for advantage in self.advantages(group)]
 
     def rewards(self, group: Sequence[Rollout]) -> list[float | None]:
         """Return the rewards of one group that its advantages are computed from."""

@@ -44,6 +44,7 @@ class Srar(Method):
         "vllm_importance_sampling_correction": False,
     }
     stepwise: ClassVar[bool] = True
+    always_scales: ClassVar[bool] = True
     without_rubric: ClassVar[WithoutRubric] = "outcome"
 
     variant: StepVariant = "decoupled"
