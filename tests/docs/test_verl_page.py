@@ -71,7 +71,7 @@ def test_every_estimator_has_a_row() -> None:
 
 def test_the_commands_use_existing_names() -> None:
     assert named(r"adv_estimator=(adjudge\w+)") <= ESTIMATORS.keys()
-    assert named(r"reward_kwargs\.(\w+)=") <= KEYWORDS
+    assert named(r"reward_kwargs\.(\w+)=") <= KEYWORDS | RewardKeywords.__annotations__.keys()
     assert named(r"pkg://([\w.]+)") == {"trainer_client.verl"}
     modules = {module for line in named(r"EXTERNAL_MODULES=(\S+)") for module in line.split(",")}
     assert modules == {"trainer_client.verl.plugin", "trainer_client.verl.stepwise"}

@@ -75,6 +75,38 @@ def test_a_failed_judgement_gives_nan_and_the_same_keys(url):
     }
 
 
+def test_components_have_a_key_each_in_every_response(url):
+    kinds = {"rubric/point": 0.5} | dict.fromkeys(
+        (f"rubric/{kind}" for kind in ("factual", "process", "suggest", "pitfall", "bonus", "answer")), math.nan
+    )
+    result = scored("It is 42", url=url, components="kind")
+    assert {key: result[key] for key in kinds} == pytest.approx(kinds, nan_ok=True)
+    failed = scored(TOO_LONG, row={**ROW, "rubric": [FORTY_TWO, JUDGED]}, url=url, components="kind")
+    assert failed.keys() == result.keys() == KEYS | kinds.keys()
+    assert math.isnan(failed["rubric/point"])
+    named = {"rubric": ROW["rubric"], "row": {"prompt": ROW["prompt"]}}
+    ids = [f"rubric/{criterion['id']}" for criterion in ROW["rubric"]]
+    by_criterion = scored("It is 42", url=url, components="criterion", **named)
+    assert [by_criterion[id_] for id_ in ids] == [1.0, 0.0]
+    chosen = scored("It is 42", url=url, components="criterion", component_names=[FORTY_TWO["id"], "other"])
+    assert {key for key in chosen if key.startswith("rubric/")} == {f"rubric/{FORTY_TWO['id']}", "rubric/other"}
+    assert math.isnan(chosen["rubric/other"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"components": "tag"}, r"name them, for example .*component_names=\[clarity,safety\]"),
+        ({"components": "tag", "component_names": "clarity"}, r"give a list, such as component_names=\[clarity\]"),
+        ({"components": "kind", "rubric": [JUDGED], "kinds": ["answer"]}, "rubric: no criterion is of kind 'answer'"),
+        ({"components": "kind", "mode": "outcome"}, "has no components; leave out"),
+    ],
+)
+def test_components_that_cannot_have_keys_are_refused(url, options, says):
+    with pytest.raises(InvalidRequest, match=says):
+        scored("42", url=url, **options)
+
+
 def test_another_failure_policy_is_passed_to_the_service(url):
     row = {**ROW, "rubric": [FORTY_TWO, JUDGED]}
     result = scored(TOO_LONG + "42", row=row, url=url, on_failure="skip")

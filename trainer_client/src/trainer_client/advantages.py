@@ -97,7 +97,7 @@ def component_advantages(
     ddof: int = 1,
     eps: float = 1e-6,
 ) -> list[Array]:
-    """Compute the advantages of a batch from component rewards (GDPO, arXiv:2601.05242, section 3).
+    """Compute the advantages of a batch from component rewards (GDPO, arXiv:2601.05242).
 
     Each component is normalised within its group, z_k = (r_k - mean) / (sigma_k + eps). A response's z_k are added with
     the weights of its group, and the sums are normalised over all responses of the batch in the same way. Unlike with

@@ -22,8 +22,10 @@ from trainer_client._inputs import RubricOrReference, as_text, to_plain_data
 from trainer_client.client.calls import URL_VARIABLE, RubricLike
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
+from trainer_client.rewards import UnsuitableRubric
+from trainer_client.rewards import component_names as names_of_components
 from trainer_client.tables import failure_kinds
-from trainer_client.wire import FailurePolicy, Group, ResponseReward, RewardMode
+from trainer_client.wire import FailurePolicy, Group, ResponseReward, RewardMode, RewardOptions, RubricContent
 from trainer_client.wire.problems import field_errors
 
 __all__ = ["ScoreKeywords", "compute_score", "compute_score_batch"]
@@ -45,6 +47,7 @@ class ScoreKeywords(RewardKeywords, total=False):
     on_failure: FailurePolicy
     deadline_s: float
     step_deltas: StepDeltas
+    component_names: Sequence[str] | None
     retries: int
     retry_budget_s: float
 
@@ -62,6 +65,7 @@ async def compute_score(
     on_failure: FailurePolicy = "null",
     deadline_s: float = 60.0,
     step_deltas: StepDeltas = "carry",
+    component_names: Sequence[str] | None = None,
     retries: int = 4,
     retry_budget_s: float = 120.0,
     reward_router_address: object = None,
@@ -84,6 +88,8 @@ async def compute_score(
         deadline_s: seconds that the service has.
         step_deltas: how to use the steps' deltas in the mode `stepwise`: `carry` returns them in `steps`, and the score
             is the base reward; `fold` adds their sum to the score (SRaR's ablation RaR).
+        component_names: with the option `components`, the components that get a key; by default those of `rubric`, if
+            that is not a reference, or all kinds.
         retries: as for `Client`.
         retry_budget_s: as for `Client`.
         reward_router_address: passed by verl; ignored.
@@ -95,7 +101,8 @@ async def compute_score(
         The same keys for every response: `score`, the reward or NaN; `rubric_reward`, the reward or None; `unscored`,
         1.0 or 0.0; `status`; `failures`, the kinds of failures, separated by commas; `steps`, JSON text of [number,
         start, end, delta] of each step with a delta, in code points of the response; `step_rule` and `reasoning`, the
-        options `steps` and `reasoning`, which say what steps are and what they refer to; and `prompt_opens` if given.
+        options `steps` and `reasoning`, which say what steps are and what they refer to; `prompt_opens` if given; and
+        with `components`, `rubric/NAME` for each component, NaN where it has no reward or the rubric no such component.
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
@@ -106,6 +113,7 @@ async def compute_score(
         (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else ()
     )
     caught_errors: tuple[type[BaseException], ...] = (AdjudgeError, *suppressed_errors)
+    fixed: dict[str, Any] = _step_options(options)
     try:
         if url is None and not (url := os.environ.get(URL_VARIABLE, "").strip()):
             raise InvalidRequest(
@@ -114,6 +122,7 @@ async def compute_score(
             )
         if step_deltas not in ("carry", "fold"):
             raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
+        fixed |= _component_fields(component_names, rubric, mode, options)
         answer = await _client(url, run, retries, retry_budget_s).rewards(
             [read_row(solution_str, ground_truth, extra_info)],
             read_rubric(rubric),
@@ -129,11 +138,12 @@ async def compute_score(
         if not suppressed_errors and (outage is None or on_failure == "error"):
             raise
         if outage is not None:
-            return _result(None, "unscored", [outage]) | _step_options(options)
+            return _result(None, "unscored", [outage]) | fixed
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
-        return _result(None, "unscored", [kind]) | _step_options(options)
-    return _score_result(response, step_deltas) | _step_options(options)
+        return _result(None, "unscored", [kind]) | fixed
+    known = {f"{_COMPONENT_KEY}{name}": value for name, value in response.components.items() if value is not None}
+    return _score_result(response, step_deltas) | fixed | {key: known[key] for key in fixed if key in known}
 
 
 def compute_score_batch(
@@ -212,6 +222,36 @@ def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str
     if reward is not None and step_deltas == "fold":
         reward, steps = math.fsum([reward, *(delta for *_, delta in steps)]), []
     return _result(reward, response.status, failure_kinds(response), steps)
+
+
+_COMPONENT_KEY = "rubric/"
+
+
+def _component_fields(
+    names: Sequence[str] | None, rubric: object, mode: RewardMode, options: Mapping[str, Any]
+) -> dict[str, float]:
+    """The fields of component rewards, without values. verl needs the same ones for every response."""
+    if options.get("components") is None:
+        return {}
+    if isinstance(names, str):
+        raise InvalidRequest(f"component_names is {names!r}; give a list, such as component_names=[{names}]")
+    if names is None:
+        content = read_rubric(rubric)
+        fields = {name: value for name, value in options.items() if name in RewardOptions.model_fields}
+        try:
+            asked = RewardOptions.model_validate(fields | {"mode": mode})
+            names = names_of_components(content.criteria if isinstance(content, RubricContent) else None, asked)
+        except ValidationError as error:
+            problem = field_errors(error.errors(include_url=False, include_input=False))[0]
+            raise InvalidRequest(f"reward_kwargs: {problem.message}") from error
+        except UnsuitableRubric as error:
+            raise InvalidRequest(f"rubric: {error}") from error
+    if not names:
+        raise InvalidRequest(
+            "the components are not known before rubrics are read, and verl needs the same keys for every response; "
+            "name them, for example +reward.custom_reward_function.reward_kwargs.component_names=[clarity,safety]"
+        )
+    return {f"{_COMPONENT_KEY}{name}": math.nan for name in names}
 
 
 def _step_options(options: Mapping[str, Any]) -> dict[str, str]:
