@@ -141,6 +141,22 @@ async def test_links_lead_from_the_list_of_runs_to_the_explanation_of_a_reward(r
     assert all(criterion["description"] in rubric for criterion in CRITERIA)
 
 
+async def test_a_group_shows_component_rewards_if_they_were_asked_for(recorded: httpx2.AsyncClient) -> None:
+    seen = set()
+    for run, by in (("with", "kind"), ("without", None)):
+        rubric = {"criteria": [CRITERIA[0], {"id": "b", "kind": "factual", "description": "Names <it>."}]}
+        options = {"mode": "points", "components": by}
+        answer = (await post(recorded, request("7", "No.", "7 is.", run=run, rubric=rubric, reward=options))).json()
+        listed = await page(recorded, "responses", run=run)
+        group = checked(await recorded.get(links(listed, "group")[0].partition("#")[0]))
+        assert group.count("Components:") == (3 if by else 0)
+        for response in answer["groups"][0]["responses"]:
+            for name, value in response.get("components", {}).items():
+                assert f"<bdi>{name}</bdi> {'–' if value is None else f'{value:.2f}'}" in group
+                seen.add(value is None)
+    assert seen == {True, False}
+
+
 async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded: httpx2.AsyncClient) -> None:
     answer = await judged(recorded, steps=2)
     listed = await page(recorded, "responses", run="r")

@@ -86,3 +86,13 @@ def test_an_unreachable_judge_changes_no_weights_or_stops_training(tmp_path, uns
         with pytest.raises(TooManyUnscored, match=r"8 of 8 responses have no reward \(8 unreachable\)"):
             trained.train()
     assert torch.equal(weights(trained.model), before)
+
+
+@pytest.mark.parametrize("kinds", TRAINERS, ids=["grpo", "rloo"])
+def test_the_functions_of_a_split_share_one_judging(tmp_path, url, kinds):
+    also = {"id": "f", "kind": "factual", "description": "Has an f.", "verification": CRITERIA[0]["verification"]}
+    functions = RubricReward(url, [*CRITERIA, also], components="kind").split()
+    trained = trainer(kinds, tmp_path, functions)
+    trained.train()
+    assert {"rewards/rubric/point/mean", "rewards/rubric/factual/mean"} <= trained.state.log_history[0].keys()
+    assert len(functions[0].whole.last.rows) == 8

@@ -272,6 +272,18 @@ class ShownResponse:
         return explain(recorded, () if row.rubric is None else self.criteria, self.verdicts)
 
     @property
+    def components(self) -> Mapping[str, float | None]:
+        """Its component rewards by name, if they were asked for."""
+        rules, row = self.rules, self.record.response
+        if rules is None or rules.reward.components is None or row.status is None or self.criteria is None:
+            return {}
+        facts = ResponseFacts(row.format_ok, row.tokens, row.stopped, read_sample(self.criteria, self.verdicts))
+        try:
+            return reward_of(self.criteria, self.verdicts, rules, facts).outcome.components
+        except (ValueError, ServiceError):  # the explanation says so
+            return {}
+
+    @property
     def excerpt(self) -> str:
         """The beginning of its text, in one line."""
         parts = read_text(self.text, 4 * _EXCERPT)
