@@ -74,7 +74,7 @@ def test_the_commands_use_existing_names() -> None:
     assert named(r"reward_kwargs\.(\w+)=") <= KEYWORDS | RewardKeywords.__annotations__.keys()
     assert named(r"pkg://([\w.]+)") == {"trainer_client.verl"}
     modules = {module for line in named(r"EXTERNAL_MODULES=(\S+)") for module in line.split(",")}
-    assert modules == {"trainer_client.verl.plugin", "trainer_client.verl.stepwise"}
+    assert modules == {f"trainer_client.verl.{name}" for name in ("plugin", "stepwise", "gdpo")}
     assert all(importlib.util.find_spec(module) for module in modules)
 
 

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
-from trainer_client.advantages import group_advantages, stepwise_advantages
-from trainer_client.verl.estimators import ESTIMATORS, StepTokens, TooManyUnscored, steps_context
+from trainer_client.advantages import component_advantages, group_advantages, stepwise_advantages
+from trainer_client.verl.estimators import (
+    ESTIMATORS,
+    ComponentRewards,
+    StepTokens,
+    TooManyUnscored,
+    components_context,
+    steps_context,
+)
 
 pytestmark = pytest.mark.trl
 
@@ -108,10 +115,9 @@ def test_any_dtype_of_mask_is_accepted(dtype):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_batch_with_too_many_unscored_rows_stops_training(name):
-    steps = [StepTokens({}, {})] * 4
-    with steps_context(steps), pytest.raises(TooManyUnscored, match=r"3 of 4.*deadline_s.*max_unscored=1\.0"):
-        ESTIMATORS[name](**laid_out([1.0, None, None, None], [1] * 4, ["u"] * 4))
-    with steps_context(steps):
+    with steps_context([StepTokens({}, {})] * 4), components_context([ComponentRewards({})] * 4):
+        with pytest.raises(TooManyUnscored, match=r"3 of 4.*deadline_s.*max_unscored=1\.0"):
+            ESTIMATORS[name](**laid_out([1.0, None, None, None], [1] * 4, ["u"] * 4))
         ESTIMATORS[name](**laid_out([1.0, 0.0, None, None], [1] * 4, ["u"] * 4))
 
 
@@ -227,3 +233,65 @@ def test_a_different_number_of_rows_with_steps_is_refused(count):
 def test_unnormalised_step_wise_advantages_are_refused():
     with steps_context([StepTokens({}, {})]), pytest.raises(ValueError, match="norm_adv_by_std_in_grpo"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]), config={"norm_adv_by_std_in_grpo": False})
+
+
+COMPONENTS = st.dictionaries(st.sampled_from("abc"), st.integers(-4, 4).map(lambda n: n / 4))
+
+
+@st.composite
+def component_batches(draw):
+    """A batch with component rewards for each row, and weights for each group or for none."""
+    rewards, lengths, names = draw(batches())
+    weighted = draw(st.booleans())
+    weights = {
+        name: draw(st.fixed_dictionaries(dict.fromkeys("abc", st.floats(0.25, 2)))) for name in sorted(set(names))
+    }
+    rows = [ComponentRewards(draw(COMPONENTS), weights[name] if weighted else {}) for name in names]
+    return (rewards, lengths, names), rows, weights if weighted else dict.fromkeys(names, dict.fromkeys("abc", 1.0))
+
+
+@given(component_batches(), st.sampled_from([0, 1]))
+def test_gdpo_equals_the_pure_function_over_the_whole_batch(batch, ddof):
+    (rewards, lengths, names), rows, weights = batch
+    with components_context(rows):
+        advantages, returns = ESTIMATORS["adjudge_gdpo"](
+            **laid_out(rewards, lengths, names), config={"adjudge": {**ALL, "ddof": ddof}}
+        )
+    assert torch.equal(advantages, returns)
+    groups = members(names)
+    known = [[rows[row].rewards if rewards[row] is not None else {} for row in group] for group in groups]
+    expected = component_advantages(known, [weights[names[group[0]]] for group in groups], ddof=ddof)
+    for group, values in zip(groups, expected, strict=True):
+        for row, value in zip(group, values, strict=True):
+            own = [value] * lengths[row] + [0.0] * (6 - lengths[row])
+            assert advantages[row].tolist() == pytest.approx(own, rel=1e-6, abs=1e-6)
+
+
+def test_component_rewards_of_masked_rows_are_ignored():
+    rows = [ComponentRewards({"a": a, "b": 0.5}, {"a": 3.0, "b": 1.0}) for a in (1.0, 0.0, 9.0)]
+    batch = laid_out([1.0, 1.0, 1.0], [1] * 3, ["u"] * 3)
+    batch["response_mask"][2] = 0
+    with components_context(rows):
+        advantages, _ = ESTIMATORS["adjudge_gdpo"](**batch)
+    assert advantages[:, 0].tolist() == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5), 0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"norm_adv_by_std_in_grpo": False}, "set algorithm.norm_adv_by_std_in_grpo to true"),
+        ({"use_kl_in_reward": True}, "set algorithm.use_kl_in_reward to false"),
+        ({}, "component rewards of 1 responses for 2 rows"),
+    ],
+)
+def test_what_gdpo_cannot_do_is_refused(config, says):
+    count = 1 if not config else 2
+    with components_context([ComponentRewards({})] * count), pytest.raises(ValueError, match=says):
+        ESTIMATORS["adjudge_gdpo"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]), config=config)
+
+
+def test_component_rewards_apply_to_their_own_batch_only():
+    with components_context([ComponentRewards({})]):
+        ESTIMATORS["adjudge_gdpo"](**laid_out([1.0], [1], ["u"]))
+    with pytest.raises(RuntimeError, match=r"add trainer_client\.verl\.gdpo to VERL_USE_EXTERNAL_MODULES"):
+        ESTIMATORS["adjudge_gdpo"](**laid_out([1.0], [1], ["u"]))

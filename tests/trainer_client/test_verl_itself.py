@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,14 @@ from tests.trainer_client.verl_recorded import (
     TRAINER_METHOD,
     VERSION,
 )
-from trainer_client.advantages import group_advantages
-from trainer_client.verl.estimators import ESTIMATORS, StepTokens, steps_context
+from trainer_client.advantages import component_advantages, group_advantages
+from trainer_client.verl.estimators import (
+    ESTIMATORS,
+    ComponentRewards,
+    StepTokens,
+    components_context,
+    steps_context,
+)
 
 pytestmark = pytest.mark.trl
 
@@ -90,12 +97,61 @@ def test_verl_computes_advantages_by_a_registered_name(name):
     batch = laid_out(rewards, [3, 2, 3, 1], ["u"] * 4)
     made = data({key: batch[key] for key in ("token_level_rewards", "response_mask")})
     made.non_tensor_batch["uid"] = batch["index"]
-    with steps_context([StepTokens({}, {})] * 4):
+    components = [ComponentRewards({} if reward is None else {"all": reward}) for reward in rewards]
+    with steps_context([StepTokens({}, {})] * 4), components_context(components):
         out = imported("verl.trainer.ppo.ray_trainer").compute_advantage(made, name, config=config)
     baseline = "leave_one_out" if name == "adjudge_leave_one_out" else "mean"
     assert out.batch["advantages"][:, 0].tolist() == pytest.approx(
-        group_advantages(rewards, baseline=baseline, ddof=int(name != "adjudge_stepwise")), rel=1e-6
+        group_advantages(rewards, baseline=baseline, ddof=int(name != "adjudge_stepwise")), rel=1e-5
     )
+
+
+COMPONENTS = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 0.5}, {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 1.0}]
+GROUPS = ["u", "u", "v", "v"]
+
+
+def test_verls_own_gdpo_gives_the_same_advantages_for_responses_of_one_token():
+    """It normalises over the tokens of the batch, and ours over its responses."""
+    batch = laid_out([1.0] * 4, [1] * 4, GROUPS, width=1)
+    columns = {f"rubric/{name}": np.array([one[name] for one in COMPONENTS]) for name in "ab"}
+    config = {"gdpo_reward_keys": list(columns), "gdpo_reward_weights": [3.0, 1.0]}
+    shape = {"prompts": torch.zeros(4, 1), "attention_mask": torch.ones(4, 2, dtype=torch.int64)}
+    theirs, _ = imported(CORE).get_adv_estimator_fn("gdpo")(
+        **batch, config=config, non_tensor_batch=columns, batch=shape
+    )
+    with components_context([ComponentRewards(one, {"a": 3.0, "b": 1.0}) for one in COMPONENTS]):
+        ours, _ = ESTIMATORS["adjudge_gdpo"](**batch)
+    assert ours.tolist() == pytest.approx(np.array(theirs.tolist()), abs=1e-5)
+
+
+def test_verls_v1_trainer_computes_advantages_from_component_rewards(monkeypatch):
+    tensordict = imported("tensordict")
+    base, queue = imported("verl.trainer.ppo.v1.trainer_base"), imported("transfer_queue")
+    imported("trainer_client.verl.gdpo")
+    components = [*COMPONENTS[:3], {"a": 1.0, "b": math.nan}]
+    scores = [torch.tensor([0.0] * n + [1.0]) for n in range(4)]
+    info = [{f"rubric/{k}": v for k, v in one.items()} | {"component_weights": "{}"} for one in components]
+    held = {
+        "uid": tensordict.NonTensorStack(*GROUPS),
+        "response_mask": torch.nested.as_nested_tensor([torch.ones_like(one) for one in scores], layout=torch.jagged),
+        "rm_scores": torch.nested.as_nested_tensor(scores, layout=torch.jagged),
+        "extra_fields": tensordict.NonTensorStack(*({"reward_extra_info": one} for one in info)),
+    }
+    put = {}
+
+    def kv_batch_get(keys, partition_id, select_fields):
+        return tensordict.TensorDict({name: held[name] for name in select_fields if name in held}, batch_size=4)
+
+    monkeypatch.setattr(queue, "kv_batch_get", kv_batch_get)
+    monkeypatch.setattr(queue, "kv_batch_put", lambda keys, partition_id, fields: put.update(fields.items()))
+    batch = queue.KVBatchMeta(keys=[f"{u}_0_{n}" for n, u in enumerate(GROUPS)], partition_id="train", tags=[{}] * 4)
+    trainer = SimpleNamespace(config=settings("algorithm.adv_estimator=adjudge_gdpo"))
+    base.PPOTrainer._compute_advantage(trainer, batch, metrics={})
+    found = [row.tolist() for row in put["advantages"].unbind()]
+    known = [{k: v for k, v in one.items() if not math.isnan(v)} for one in components]
+    expected = np.concatenate(component_advantages([known[:2], known[2:]]))
+    assert [row[0] for row in found] == pytest.approx(list(expected), abs=1e-6)
+    assert [len(row) for row in found] == [1, 2, 3, 4]
 
 
 def test_verls_reward_loop_finds_the_function_and_keeps_its_extra_info(service):
@@ -210,7 +266,7 @@ def test_the_scaffold_fades_within_a_group_and_over_the_steps():
 @pytest.mark.parametrize(
     ("row", "options", "says"),
     [
-        ({"extra_info": {"rubric": "math/q@3"}}, {}, "write them into the column"),
+        ({"extra_info": {"rubric": "math/q@3"}}, {}, "put them into the column"),
         ({}, {"ratio": "corrected"}, "use one of plain, scaffolded"),
         ({}, {"total_steps": None}, "set total_steps"),
         ({}, {"pattern": "steep"}, "use one of linear"),

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import runpy
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.trainer_client.verl_recorded import (
     Registry,
     fake_module,
 )
-from trainer_client.advantages import stepwise_advantages
+from trainer_client.advantages import component_advantages, stepwise_advantages
 from trainer_client.steps import split_steps
 from trainer_client.text.offsets import TokenOffsets
 from trainer_client.verl.estimators import ESTIMATORS, steps_context
@@ -60,7 +61,7 @@ class Queue:
     """`transfer_queue` with given rows and a record of what was fetched."""
 
     def __init__(self, ids, extra_fields):
-        self.fetched = []
+        self.fetched, self.extra_fields = [], extra_fields
         self._held = {
             "responses": torch.nested.nested_tensor([torch.tensor(row) for row in ids], layout=torch.jagged),
             "response_mask": torch.nested.nested_tensor([torch.ones(len(row)) for row in ids], layout=torch.jagged),
@@ -143,6 +144,34 @@ def test_steps_reach_the_estimator_on_the_sampled_tokens(carried, ids):
     assert queue.fetched == [(["k"] * 4, "train")] * 2
 
 
+def test_component_rewards_reach_the_estimator_beside_steps(carried, ids):
+    trainer, queue = carried
+    weights = {"a": 0.75, "b": 0.25}
+    components = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": math.nan}, {"a": 0.5, "b": 1.0}, {"a": 1.0, "b": 1.0}]
+    for place, (row, text) in enumerate(zip(components, TEXTS, strict=True)):
+        info = {"score": BASE[place], "component_weights": json.dumps(weights), "steps": "[]", "rubric_reward": 1.0}
+        info |= {f"rubric/{name}": reward for name, reward in row.items()}
+        queue.extra_fields[place] = {"reward_extra_info": info, "text": text}
+    for _ in range(2):
+        runpy.run_module("trainer_client.verl.gdpo")
+    batch = SimpleNamespace(keys=["k"] * 4, partition_id="train")
+    advantages = trainer("adjudge_gdpo", batch_of(ids))._compute_advantage(batch, {})
+    known = [{"a": 1.0, "b": 0.0}, {"a": 0.0}, {"a": 0.5, "b": 1.0}, {}]
+    [expected] = component_advantages([known], [weights])
+    assert advantages[:, 0].numpy() == pytest.approx(expected, abs=1e-6)
+    assert queue.fetched == [(["k"] * 4, "train")]
+    trainer("adjudge_stepwise", batch_of(ids))._compute_advantage(batch, {})
+    assert queue.fetched == [(["k"] * 4, "train")] * 2
+
+
+def test_a_response_without_a_judgement_has_no_components(carried, ids):
+    trainer, queue = carried
+    queue.extra_fields[:] = [{}] * 4
+    runpy.run_module("trainer_client.verl.gdpo")
+    batch = SimpleNamespace(keys=["k"] * 4, partition_id="train")
+    assert not trainer("adjudge_gdpo", batch_of(ids))._compute_advantage(batch, {}).any()
+
+
 def test_the_fake_queue_has_the_recorded_parameters():
     assert tuple(inspect.signature(Queue.kv_batch_get).parameters) == ("self", *QUEUE_PARAMETERS)
 
@@ -163,14 +192,17 @@ def test_a_trainer_is_wrapped_once_and_its_method_keeps_signature_and_docstring(
     assert wrapped.__doc__ == "Verl's own."
 
 
+@pytest.mark.parametrize(
+    ("module", "remedy"), [("stepwise", "step_deltas=fold"), ("gdpo", "Use adv_estimator=adjudge_group")]
+)
 @pytest.mark.parametrize("method", [None, lambda self, batch: None, lambda self, batch, metrics, timing: None])
-def test_a_trainer_with_a_different_signature_is_refused(monkeypatch, method):
+def test_a_trainer_with_a_different_signature_is_refused(monkeypatch, method, module, remedy):
     fake_module(
         monkeypatch, TRAINERS, PPOTrainer=type("PPOTrainer", (), {"_compute_advantage": method} if method else {})
     )
     fake_module(monkeypatch, "transfer_queue")
-    with pytest.raises(RuntimeError, match=r"PPOTrainer\._compute_advantage takes .*step_deltas=fold"):
-        runpy.run_module("trainer_client.verl.stepwise")
+    with pytest.raises(RuntimeError, match=rf"PPOTrainer\._compute_advantage takes .*{remedy}"):
+        runpy.run_module(f"trainer_client.verl.{module}")
 
 
 def test_an_error_also_ends_the_steps_context():

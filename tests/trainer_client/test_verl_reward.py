@@ -81,8 +81,9 @@ def test_components_have_a_key_each_in_every_response(url):
     )
     result = scored("It is 42", url=url, components="kind")
     assert {key: result[key] for key in kinds} == pytest.approx(kinds, nan_ok=True)
+    assert json.loads(result["component_weights"]) == {"point": 1.0}
     failed = scored(TOO_LONG, row={**ROW, "rubric": [FORTY_TWO, JUDGED]}, url=url, components="kind")
-    assert failed.keys() == result.keys() == KEYS | kinds.keys()
+    assert failed.keys() == result.keys() == KEYS | kinds.keys() | {"component_weights"}
     assert math.isnan(failed["rubric/point"])
     named = {"rubric": ROW["rubric"], "row": {"prompt": ROW["prompt"]}}
     ids = [f"rubric/{criterion['id']}" for criterion in ROW["rubric"]]
@@ -91,6 +92,9 @@ def test_components_have_a_key_each_in_every_response(url):
     chosen = scored("It is 42", url=url, components="criterion", component_names=[FORTY_TWO["id"], "other"])
     assert {key for key in chosen if key.startswith("rubric/")} == {f"rubric/{FORTY_TWO['id']}", "rubric/other"}
     assert math.isnan(chosen["rubric/other"])
+    away = scored("42", url="http://127.0.0.1:9", retries=0, components="kind")
+    assert away.keys() == result.keys()
+    assert (away["component_weights"], math.isnan(away["rubric/point"])) == ("{}", True)
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,37 @@ to train and enters no statistic. Needs torch, but not verl.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer_client.advantages import Baseline, Scale, group_advantages, stepwise_advantages
+from trainer_client.advantages import Baseline, Scale, component_advantages, group_advantages, stepwise_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ESTIMATORS", "StepTokens", "TooManyUnscored", "group", "leave_one_out", "steps_context", "stepwise"]
+__all__ = [
+    "ESTIMATORS",
+    "ComponentRewards",
+    "StepTokens",
+    "TooManyUnscored",
+    "components_context",
+    "gdpo",
+    "group",
+    "leave_one_out",
+    "steps_context",
+    "stepwise",
+]
 
 MAX_UNSCORED = 0.5
+_T = TypeVar("_T")
 _Array = npt.NDArray[np.float64]
-_Estimate = Callable[[list[float | None], list[int]], Sequence[_Array] | _Array]
+_Estimate = Callable[[list[list[float | None]], list[list[int]]], Sequence[Sequence[_Array] | _Array]]
+"""Takes the rewards and the rows of each group; returns the advantages of each group."""
 
 
 class TooManyUnscored(RuntimeError):
@@ -37,20 +50,37 @@ class StepTokens(NamedTuple):
     spans: Mapping[int, Sequence[int]]
 
 
+class ComponentRewards(NamedTuple):
+    """The component rewards of a response by name, without missing ones, and their weights, if there are any."""
+
+    rewards: Mapping[str, float]
+    weights: Mapping[str, float] = {}
+
+
 _steps: ContextVar[Sequence[StepTokens] | None] = ContextVar("adjudge_steps", default=None)
+_components: ContextVar[Sequence[ComponentRewards] | None] = ContextVar("adjudge_components", default=None)
 
 
-@contextmanager
-def steps_context(steps: Sequence[StepTokens]) -> Iterator[None]:
+def steps_context(steps: Sequence[StepTokens]) -> AbstractContextManager[None]:
     """Provide the steps of each row of the batch, in order, to `stepwise` within the context.
 
     verl passes an estimator only rewards, mask and group ids, so the steps have to bypass verl.
     """
-    token = _steps.set(steps)
+    return _provided(_steps, steps)
+
+
+def components_context(components: Sequence[ComponentRewards]) -> AbstractContextManager[None]:
+    """Provide the component rewards of each row of the batch, in order, to `gdpo` within the context."""
+    return _provided(_components, components)
+
+
+@contextmanager
+def _provided(variable: "ContextVar[_T | None]", rows: _T) -> Iterator[None]:
+    token = variable.set(rows)
     try:
         yield
     finally:
-        _steps.reset(token)
+        variable.reset(token)
 
 
 def group(
@@ -129,7 +159,58 @@ def stepwise(
         lengths = [response_mask.shape[1]] * len(rows)
         return stepwise_advantages(rewards, [s.deltas for s in own], [s.spans for s in own], lengths, **options)
 
-    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, estimate)
+    return _estimate(token_level_rewards, response_mask, index, max_unscored, _by_group(estimate))
+
+
+def gdpo(
+    token_level_rewards: "Tensor",
+    response_mask: "Tensor",
+    index: Sequence[object] | npt.NDArray[Any],
+    config: Any = None,
+    **_: object,
+) -> tuple["Tensor", "Tensor"]:
+    """Compute advantages from component rewards (GDPO), by `component_advantages`.
+
+    Arguments and errors are those of `group`. The component rewards come from `components_context`; a response without
+    a reward has none. Without weights, all components of a group count alike.
+
+    Raises:
+        RuntimeError: called outside of `components_context`.
+        ValueError: there are component rewards of another number of rows, or the settings ask for advantages that are
+            not divided by standard deviations, or for a KL penalty in the reward, which is in no component.
+    """
+    components = _components.get()
+    if components is None:
+        raise RuntimeError(
+            "adjudge_gdpo was called without component rewards, which verl does not pass to estimators; add "
+            "trainer_client.verl.gdpo to VERL_USE_EXTERNAL_MODULES"
+        )
+    if len(components) != len(token_level_rewards):
+        raise ValueError(
+            f"component rewards of {len(components)} responses for {len(token_level_rewards)} rows; give one for each"
+        )
+    if not _divides_by_std(config):
+        raise ValueError("adjudge_gdpo needs standard deviations; set algorithm.norm_adv_by_std_in_grpo to true")
+    if config is not None and config.get("use_kl_in_reward", False):
+        raise ValueError(
+            "adjudge_gdpo trains on component rewards, which have no KL penalty; set algorithm.use_kl_in_reward to "
+            "false, and actor_rollout_ref.actor.use_kl_loss to true"
+        )
+    options = _options(config)
+    max_unscored = options.pop("max_unscored")
+
+    def estimate(rewards: list[list[float | None]], groups: list[list[int]]) -> list[_Array]:
+        own = [
+            [{} if reward is None else components[row].rewards for reward, row in zip(*one, strict=True)]
+            for one in zip(rewards, groups, strict=True)
+        ]
+        weights: list[dict[str, float]] = [{} for _ in groups]
+        for of_group, rows in zip(weights, groups, strict=True):
+            for row in rows:
+                of_group |= components[row].weights or dict.fromkeys(components[row].rewards, 1.0)
+        return [values[:, np.newaxis] for values in component_advantages(own, weights, **options)]
+
+    return _estimate(token_level_rewards, response_mask, index, max_unscored, estimate)
 
 
 def _estimate_advantages(
@@ -146,17 +227,22 @@ def _estimate_advantages(
     def estimate(rewards: list[float | None], rows: list[int]) -> _Array:
         return group_advantages(rewards, baseline=baseline, scale=scale, **options)[:, np.newaxis]
 
-    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, estimate)
+    return _estimate(token_level_rewards, response_mask, index, max_unscored, _by_group(estimate))
 
 
-def _estimate_by_group(
+def _by_group(estimate: Callable[[list[float | None], list[int]], Sequence[_Array] | _Array]) -> _Estimate:
+    """Estimate the advantages of each group by itself."""
+    return lambda rewards, groups: list(map(estimate, rewards, groups))
+
+
+def _estimate(
     token_level_rewards: "Tensor",
     response_mask: "Tensor",
     index: Sequence[object] | npt.NDArray[Any],
     max_unscored: float,
     estimate: _Estimate,
 ) -> tuple["Tensor", "Tensor"]:
-    """Estimate the advantages of each group, and write them into the rows of a B x T tensor."""
+    """Estimate the advantages of all groups, and write them into the rows of a B x T tensor."""
     count = len(token_level_rewards)
     if token_level_rewards.shape != response_mask.shape or token_level_rewards.dim() != 2 or len(index) != count:
         raise ValueError(
@@ -171,9 +257,10 @@ def _estimate_by_group(
         if trained[row]:
             groups.setdefault(group_id, []).append(row)
     advantages = torch.zeros(response_mask.shape, dtype=torch.float32)
-    for rows in groups.values():
-        rewards = [None if np.isnan(totals[row]) else totals[row] for row in rows]
-        for row, values in zip(rows, estimate(rewards, rows), strict=True):
+    members = list(groups.values())
+    rewards = [[None if np.isnan(totals[row]) else totals[row] for row in rows] for rows in members]
+    for rows, estimated in zip(members, estimate(rewards, members), strict=True):
+        for row, values in zip(rows, estimated, strict=True):
             advantages[row] = torch.as_tensor(values, dtype=torch.float32)
     advantages = advantages.to(response_mask.device) * response_mask
     return advantages, advantages
@@ -198,5 +285,10 @@ def _divides_by_std(config: Any) -> bool:
     return config is None or bool(config.get("norm_adv_by_std_in_grpo", True))
 
 
-ESTIMATORS = {"adjudge_group": group, "adjudge_leave_one_out": leave_one_out, "adjudge_stepwise": stepwise}
+ESTIMATORS = {
+    "adjudge_group": group,
+    "adjudge_leave_one_out": leave_one_out,
+    "adjudge_stepwise": stepwise,
+    "adjudge_gdpo": gdpo,
+}
 """The estimators by the names under which `trainer_client.verl.plugin` registers them."""

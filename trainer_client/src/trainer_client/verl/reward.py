@@ -102,7 +102,8 @@ async def compute_score(
         1.0 or 0.0; `status`; `failures`, the kinds of failures, separated by commas; `steps`, JSON text of [number,
         start, end, delta] of each step with a delta, in code points of the response; `step_rule` and `reasoning`, the
         options `steps` and `reasoning`, which say what steps are and what they refer to; `prompt_opens` if given; and
-        with `components`, `rubric/NAME` for each component, NaN where it has no reward or the rubric no such component.
+        with `components`, `rubric/NAME` for each component, NaN where it has no reward or the rubric no such component,
+        and `component_weights`, JSON text of the weight of each; {} if the mode is not linear.
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
@@ -132,7 +133,8 @@ async def compute_score(
             step=policy_version(extra_info),
             **options,
         )
-        [response] = answer.groups[0].responses
+        [group] = answer.groups
+        [response] = group.responses
     except caught_errors as error:
         outage = outage_kind(error) if isinstance(error, AdjudgeError) else None
         if not suppressed_errors and (outage is None or on_failure == "error"):
@@ -142,7 +144,8 @@ async def compute_score(
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
         return _result(None, "unscored", [kind]) | fixed
-    known = {f"{_COMPONENT_KEY}{name}": value for name, value in response.components.items() if value is not None}
+    known: dict[str, Any] = {WEIGHTS_KEY: json.dumps(group.component_weights)}
+    known |= {f"{COMPONENT_KEY}{name}": value for name, value in response.components.items() if value is not None}
     return _score_result(response, step_deltas) | fixed | {key: known[key] for key in fixed if key in known}
 
 
@@ -224,12 +227,13 @@ def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str
     return _result(reward, response.status, failure_kinds(response), steps)
 
 
-_COMPONENT_KEY = "rubric/"
+COMPONENT_KEY, WEIGHTS_KEY = "rubric/", "component_weights"
+"""What the keys of component rewards begin with, and the key of their weights."""
 
 
 def _component_fields(
     names: Sequence[str] | None, rubric: object, mode: RewardMode, options: Mapping[str, Any]
-) -> dict[str, float]:
+) -> dict[str, float | str]:
     """The fields of component rewards, without values. verl needs the same ones for every response."""
     if options.get("components") is None:
         return {}
@@ -251,7 +255,7 @@ def _component_fields(
             "the components are not known before rubrics are read, and verl needs the same keys for every response; "
             "name them, for example +reward.custom_reward_function.reward_kwargs.component_names=[clarity,safety]"
         )
-    return {f"{_COMPONENT_KEY}{name}": math.nan for name in names}
+    return {f"{COMPONENT_KEY}{name}": math.nan for name in names} | {WEIGHTS_KEY: "{}"}
 
 
 def _step_options(options: Mapping[str, Any]) -> dict[str, str]:

@@ -1,70 +1,46 @@
 """Importing this module passes each batch's steps to the estimator `adjudge_stepwise`, for verl's V1 trainers.
 
-verl stores the tokens, and the reward function's output beside the score, in its transfer queue, but its trainer reads
-neither when it computes advantages. This module wraps that method to read them. The method is internal to verl: this
-works with verl 0.9, and raises an error if the signature differs. Needs verl.
+It reads the tokens, and the reward function's output beside the score, from verl's transfer queue. It works with verl
+0.9, and raises an error if verl's trainer differs. Needs verl.
 """
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
-from functools import wraps
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
 from trainer_client._inputs import to_plain_data
 from trainer_client.text.thinking import judged_content
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
+from trainer_client.verl.carrying import carry, fetch
 from trainer_client.verl.estimators import StepTokens, steps_context
 from trainer_client.verl.reward import MESSAGES_FIELD
 from trainer_client.wire import Response
 
-METHOD, PARAMETERS = "_compute_advantage", ["self", "batch", "metrics"]
-"""The method of verl's `PPOTrainer` to wrap, and its parameters."""
-
-_FIELDS = ["responses", "response_mask", "extra_fields"]
-
 
 def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
-    """Wrap a trainer class so that it provides steps to the estimator. Repeated calls have no effect.
+    """Wrap a trainer class so that it provides steps to the estimator; see `carry`.
 
     Args:
-        trainer: verl's `PPOTrainer`; the wrapper applies to its subclasses too.
+        trainer: verl's `PPOTrainer`.
         queue: the module `transfer_queue`.
         offsets: creates a `TokenOffsets` from a tokenizer.
-
-    Raises:
-        RuntimeError: the method is missing or has an unknown signature.
     """
-    method = getattr(trainer, METHOD, None)
-    if hasattr(method, "carries_steps"):
-        return
-    parameters = None if method is None else list(inspect.signature(method).parameters)
-    if method is None or parameters != PARAMETERS:
-        raise RuntimeError(
-            f"{trainer.__name__}.{METHOD} takes {parameters}, not {PARAMETERS}; this version of verl is not "
-            "supported. Use reward_kwargs.step_deltas=fold with adv_estimator=adjudge_group instead"
-        )
 
-    @wraps(method)
-    def with_steps(self: Any, batch: Any, metrics: Any) -> Any:
-        if self.config.algorithm.adv_estimator != "adjudge_stepwise":
-            return method(self, batch, metrics=metrics)
+    def context(self: Any, batch: Any) -> AbstractContextManager[None]:
         if not hasattr(self, "adjudge_offsets"):
             self.adjudge_offsets = offsets(self.tokenizer)
-        rows = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_FIELDS)
+        rows, fields = fetch(queue, batch, ["responses", "response_mask"])
         ids = [row.tolist() for row in rows["responses"].unbind()]
-        fields = [getattr(value, "data", value) for value in rows["extra_fields"]]  # some queue backends wrap values
         reward_info = [value.get("reward_extra_info") or {} for value in fields]
         masks = [row.tolist() for row in rows["response_mask"].unbind()]
         messages = [value.get(MESSAGES_FIELD) for value in fields]
         trajectories = zip(ids, reward_info, masks, messages, strict=True)
-        steps = [read_steps(self.adjudge_offsets, *one) for one in trajectories]
-        with steps_context(steps):
-            return method(self, batch, metrics=metrics)
+        return steps_context([read_steps(self.adjudge_offsets, *one) for one in trajectories])
 
-    with_steps.carries_steps = True  # type: ignore[attr-defined]
-    setattr(trainer, METHOD, with_steps)
+    remedy = "Use reward_kwargs.step_deltas=fold with adv_estimator=adjudge_group instead"
+    carry(trainer, "adjudge_stepwise", context, remedy)
 
 
 def read_steps(
