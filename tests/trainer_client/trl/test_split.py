@@ -3,8 +3,10 @@
 import asyncio
 import json
 import pickle
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -146,6 +148,22 @@ async def test_a_missing_component_leaves_a_response_out_of_a_sum_and_of_nothing
     assert apart == {"rubric/truth": [1.0] * 2, "rubric/style": [None] * 2, "rubric/untagged": [0.5] * 2}
 
 
+@pytest.mark.parametrize(("version", "stops"), [("1.5.1", True), ("1.6.0", False)])
+async def test_a_trl_that_counts_what_is_left_out_as_zero_stops_at_a_missing_component(
+    version: str, stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(__version__=version))
+    judge = answering({"truth": 1.0, "style": None, "untagged": 0.5}, {})
+    functions = rewarding(judge, RUBRIC, components="tag", on_failure="skip").split()
+    apart = await called(functions, Trainer(functions, multi_objective_aggregation="normalize_then_sum"))
+    assert apart["rubric/truth"] == [1.0] * 2
+    if stops:
+        with pytest.raises(InvalidRequest, match=rf"row 0: a component has no reward.* TRL {version} would count"):
+            await called(functions, Trainer(functions))
+    else:
+        assert (await called(functions, Trainer(functions)))["rubric/truth"] == [None] * 2
+
+
 async def test_a_component_that_a_row_does_not_have_is_none() -> None:
     functions = rewarding(answering({"factual": 1.0}, {"factual": 1.0}), None, components="kind").split()
     assert [function.component for function in functions][:2] == ["point", "factual"]
@@ -176,6 +194,8 @@ async def test_failed_judging_gives_none_everywhere() -> None:
         ({}, None, r"say what they are: RubricReward\(…, components='kind'\)"),
         ({"components": "tag", "extra_rewards": [len]}, None, "give them to the trainer, beside these functions"),
         ({"components": "tag", "rubric": None}, None, "not known before the rubrics of the dataset are read"),
+        ({"components": "tag"}, [], r"names is \[\]; give a list of at least one"),
+        ({"components": "tag"}, "truth", "names is 'truth'; give a list"),
         ({"components": "tag"}, ["truth", "truth"], "give each name once"),
         ({"components": "tag"}, ["truth", "penalties"], "call none 'rest' or 'penalties'"),
         ({"components": "tag", "mode": "gate"}, ["truth"], "'style', 'untagged' would have no common reward; name all"),

@@ -355,8 +355,7 @@ class RubricReward:
         whole = object.__new__(type(self))
         vars(whole).update(vars(self), _warned=set(), _tracked_criteria=set())
         functions = component_functions(whole, options, self._default_criteria(), names)
-        components = [function.component for function in functions if function.component != PENALTIES]
-        whole._components = None if REST in components else components
+        whole._components = [function.component for function in functions if function.component != PENALTIES]
         return functions
 
     def _default_criteria(self) -> Sequence[Criterion] | None:
@@ -574,20 +573,26 @@ class RubricReward:
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
         result = await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)
-        self._check_components(result.rows)
+        self._check_components(result.rows, context)
         return result
 
-    def _check_components(self, rows: Iterable[ScoredRow]) -> None:
-        """Check that a split has a function for each component of each row."""
+    def _check_components(self, rows: Iterable[ScoredRow], context: TrainerContext) -> None:
+        """Check that the functions of a split, if this judges for one, give every row the components of its reward."""
         if self._components is None:
             return
         for number, row in enumerate(rows):
-            components = () if row.answer is None else row.answer.components
+            components = {} if row.answer is None else row.answer.components
             other = next((name for name in components if name not in self._components), None)
-            if other is not None:
+            if other is not None and REST not in self._components:
                 raise InvalidRequest(
                     f"row {number}: its rubric has the component {other!r}, for which split() made no function; name "
                     f"all components: split({[*self._components, other]})"
+                )
+            if context.never_leaves_out and not context.normalises_each_reward and None in components.values():
+                raise InvalidRequest(
+                    f"row {number}: a component has no reward, so the row is left out, but TRL "
+                    f"{context.never_leaves_out} would count it as 0. Use TRL 1.6 or newer, or "
+                    "multi_objective_aggregation='normalize_then_sum'"
                 )
 
     @property

@@ -148,11 +148,13 @@ def component_functions(
         ValueError: the names are needed and not given, are not distinct, or leave a rest that has no reward.
     """
     known = component_names(criteria, options)
+    if isinstance(names, str) or (names is not None and not names):
+        raise ValueError(f"names is {names!r}; give a list of at least one component, or none for all")
     named = list(known if names is None else names)
     if not named:
         raise ValueError(
             "the components are not known before the rubrics of the dataset are read; name those that get a function "
-            f"of their own, such as split(['clarity', 'safety']), and {REST!r} gives the others"
+            "of their own, such as split(['clarity', 'safety'])"
         )
     if len(set(named)) < len(named) or {REST, PENALTIES} & set(named):
         raise ValueError(f"the components are {named}; give each name once, and call none {REST!r} or {PENALTIES!r}")
