@@ -326,8 +326,8 @@ class RubricReward:
         response is then left out of the statistics of this component. Other trainers would count the missing part of
         the sum as 0, so there all functions give None for this response.
 
-        The weight of each function is its attribute `weight`: with these as `reward_weights`, the sum is the reward
-        of this function. It is None if it differs by row, or if the mode is not linear.
+        The weight of each function is its attribute `weight`: with these as `reward_weights`, the sum is the reward by
+        the rubric given here. It is None without such a rubric, or if the mode is not linear.
 
         Args:
             names: the components that get a function of their own, in this order. In a linear mode, a function `rest`

@@ -82,7 +82,8 @@ class ComponentReward:
 
     Attributes:
         component: the component's name, `rest` or `penalties`.
-        weight: its weight in the rubric's reward; None if that differs by row or the mode is not linear.
+        weight: its weight in the reward by the rubric of rows without one of their own; None if there is none, or if
+            the mode is not linear.
         whole: the `RubricReward` that judges for all functions of the split.
     """
 
