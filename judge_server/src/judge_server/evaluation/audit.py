@@ -495,8 +495,8 @@ class _Audit:
         own = [one for _, one in self._own.responses]
         if not references:
             yield (
-                "There is nothing to compare with. Have the same responses judged by another judge or rubric under "
-                "another run's name, or label verdicts of this run."
+                "There is nothing to compare with. Have the responses judged by another judge or rubric (`adjudge "
+                "reverify`), or label verdicts of this run."
             )
         if min(len({one.row.prompt for one in part}) for part in self._own.parts) < MIN_PROMPTS:
             yield f"A part has fewer than {MIN_PROMPTS} prompts: too few for intervals."
