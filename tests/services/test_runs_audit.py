@@ -53,6 +53,6 @@ def test_json_is_the_whole_report(gamed_run: None) -> None:
 def test_a_run_without_anything_to_compare_with_says_what_to_do(gamed_run: None) -> None:
     lines = lines_of("r")
     assert lines[0].endswith("not known")
-    assert any("Have the same responses judged" in line for line in lines)
+    assert any("adjudge reverify" in line for line in lines)
     assert "adjudge runs" in failure_of(adjudge("runs", "audit", "nobody"))
     assert "itself" in failure_of(adjudge("runs", "audit", "r", "--against", "r"))
