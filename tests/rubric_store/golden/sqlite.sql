@@ -126,7 +126,7 @@ CREATE TABLE ledger_responses (
     format_ok BOOLEAN NOT NULL,
     spans TEXT,
     reward DOUBLE,
-    status TEXT, reference_answer BLOB, ground_truth BLOB,
+    status TEXT, reference_answer BLOB, ground_truth BLOB, declared_reward DOUBLE,
     CONSTRAINT pk_ledger_responses PRIMARY KEY (project_id, run, request, place)
 )
  WITHOUT ROWID

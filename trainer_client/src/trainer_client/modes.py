@@ -136,10 +136,12 @@ class Mode(ABC):
         not_linear: why the reward is not linear in the scores of criteria; empty if it is.
         reads: whether it reads the scores of a response's criteria, a single score of the whole response, or the
             comparisons of a group of responses, which must then be judged in one request.
+        weighs: whether the reward is the sum of weights times scores, divided by a size of the rubric.
     """
 
     reads: Literal["criteria", "response", "group"] = "criteria"
     not_linear: str = ""
+    weighs: bool = False
 
     def __init__(self, *protocols: UsedProtocol) -> None:
         self.protocols = protocols
@@ -188,6 +190,7 @@ class Mode(ABC):
 class _Points(Mode):
     """The sum of weights times scores, divided by a size of the rubric."""
 
+    weighs = True
     sentence: str
 
     @abstractmethod
@@ -233,6 +236,7 @@ class FactualOverride(WeightedMean):
     """The full reward if every factual criterion is satisfied, else the weighted mean."""
 
     not_linear = "gives the full reward only if every factual criterion is satisfied"
+    weighs = False
 
     sentence = (
         "Not every factual criterion is satisfied, so the reward is the mean of the scores, weighted by the criteria."

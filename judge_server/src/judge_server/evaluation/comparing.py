@@ -30,6 +30,7 @@ from judge_server.scoring.scorer import reward_of
 from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
+from trainer_client.weighting import effective_weights
 from trainer_client.wire import Criterion, RewardOptions, Verdict
 from trainer_client.wire.ledger import CorrectedRate, RewardRules
 
@@ -409,13 +410,15 @@ def _turned(row: str, a: Judgement, b: Judgement) -> list[tuple[str, str, float]
 
 def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]:
     """Return the reward of each response by the run's options; None where a failed verdict leaves none."""
-    found: list[float | None] = []
-    rules = RewardRules(reward=group.options)
-    for one, facts, by_program in zip(judged, group.facts, group.by_program, strict=True):
+    verdicts = []
+    for one, by_program in zip(judged, group.by_program, strict=True):
         decided = {name: _decided(name, score) for name, score in by_program.items()}
-        verdicts = [decided.get(c.id) or one.verdicts.get(c.id) or _decided(c.id, None) for c in group.criteria]
-        found.append(reward_of(group.criteria, verdicts, rules, facts).reward)
-    return found
+        verdicts.append([decided.get(c.id) or one.verdicts.get(c.id) or _decided(c.id, None) for c in group.criteria])
+    rules, weights = RewardRules(reward=group.options), effective_weights(group.criteria, verdicts, group.options)
+    return [
+        reward_of(group.criteria, own, rules, facts, weights).reward
+        for own, facts in zip(verdicts, group.facts, strict=True)
+    ]
 
 
 def _decided(criterion: str, score: float | None) -> Verdict:

@@ -213,6 +213,7 @@ class _RowBuilder:
                 status,
                 texts.reference_answer,
                 texts.ground_truth,
+                self._entry.declared_rewards[place] if self._entry.declared_rewards else None,
             )
         )
 
@@ -339,6 +340,7 @@ def _to_recorded_verdict(
         rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
         verdict=recorded_verdict(use.votes),
         reward=response.reward,
+        declared_reward=response.declared_reward,
         kind=None if criterion is None else criterion.get("kind", _FIELDS["kind"].default),
         weight=None if criterion is None else criterion.get("weight", _FIELDS["weight"].default),
         prompt_digest=f"sha256:{response.prompt.hex()}",

@@ -6,7 +6,7 @@ leaves out are those by which each recorded request was rewarded.
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -24,7 +24,15 @@ from judge_server.scoring.verdicts import read_votes
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank
-from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric, component_weights
+from trainer_client.rewards import (
+    ResponseFacts,
+    UnscoredCriteria,
+    UnsuitableRubric,
+    check_rubric,
+    component_weights,
+    read_criteria,
+)
+from trainer_client.weighting import effective_weights, with_weights
 from trainer_client.wire import (
     PROTOCOLS_FOR,
     YES_NO_PROTOCOLS,
@@ -229,27 +237,16 @@ def _rewarded(
     totals: RecomputeTotals,
 ) -> list[RecomputedGroup]:
     groups = []
-    for (request_id, group_id), members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
+    for _, members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
         group = list(members)
         stored = group[0].reward_rules
         in_force = rules[stored] if stored in rules else _rules(request, stored)  # of a request judged meanwhile
         if in_force.reward.mode == "ranking":
             groups += [_ranked(in_force, part, totals) for part in _parts(group)]
-            continue
-        recomputed = tuple([_response(in_force, request.budgets, rubrics, one, totals) for one in group])
-        weights: dict[str, float] = {}
-        if in_force.reward.components is not None:
-            weights = component_weights(rubrics[group[0].rubric][0], in_force.reward)
-        groups.append(
-            RecomputedGroup(
-                request_id=request_id,
-                step=group[0].step,
-                id=group_id,
-                rubric=_reference(group[0].rubric),
-                component_weights=weights,
-                responses=recomputed,
-            )
-        )
+        elif in_force.reward.weighting == "contrast":
+            groups += [_group(in_force, request.budgets, rubrics, part, totals) for part in _parts(group)]
+        else:
+            groups.append(_group(in_force, request.budgets, rubrics, group, totals))
     return groups
 
 
@@ -283,6 +280,36 @@ def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: Recompu
     )
 
 
+def _group(
+    rules: RewardRules,
+    budgets: StepBudgets,
+    rubrics: RubricsByDigest,
+    group: Sequence[JudgedResponse],
+    totals: RecomputeTotals,
+) -> RecomputedGroup:
+    """Reward a group response by response, under the weights that its recorded verdicts give, if they give any."""
+    first = group[0]
+    weights: dict[str, float] = {}
+    if rules.reward.weighting == "contrast" and first.rubric in rubrics:
+        with _refusals_at(f"group {first.group_id!r} in request {first.request_id}"):
+            verdicts = [_verdicts(response, rules.uncertain_band) for response in group]
+            weights = effective_weights(rubrics[first.rubric][0], verdicts, rules.reward)
+    recomputed = tuple([_response(rules, budgets, rubrics, one, totals, weights) for one in group])
+    components: dict[str, float] = {}
+    if rules.reward.components is not None:
+        terms = with_weights(read_criteria(rubrics[first.rubric][0]), weights)
+        components = component_weights(terms, rules.reward)
+    return RecomputedGroup(
+        request_id=first.request_id,
+        step=first.step,
+        id=first.group_id,
+        rubric=_reference(first.rubric),
+        component_weights=components,
+        criterion_weights=weights,
+        responses=recomputed,
+    )
+
+
 @contextmanager
 def _refusals_at(where: str) -> Iterator[None]:
     """Name the place in the run of what a block refuses."""
@@ -300,6 +327,7 @@ def _response(
     rubrics: RubricsByDigest,
     response: JudgedResponse,
     totals: RecomputeTotals,
+    weights: Mapping[str, float],
 ) -> RecomputedResponse:
     where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
     if response.rubric not in rubrics:
@@ -310,7 +338,7 @@ def _response(
     with _refusals_at(where):
         _require_probabilities(verdicts, use)
         facts = ResponseFacts(response.format_ok, response.tokens, response.stopped, sample)
-        result = reward_of(criteria, verdicts, rules, facts)
+        result = reward_of(criteria, verdicts, rules, facts, weights)
     steps: tuple[StepReward, ...] = ()
     if response.spans is not None:
         steps = step_rewards(criteria, verdicts, use, json.loads(response.spans), budgets, sample=sample)

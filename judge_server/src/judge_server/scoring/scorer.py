@@ -14,7 +14,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -66,6 +66,7 @@ from trainer_client.rewards import (
     reward_verdicts,
 )
 from trainer_client.steps import NO_STEP, step_deltas
+from trainer_client.weighting import effective_weights, with_weights
 from trainer_client.wire.judging import DecoyPolicy
 from trainer_client.wire.ledger import JudgingRules, RewardRules, StepBudgets
 
@@ -78,8 +79,8 @@ FOLLOW_INTERVAL_S = 0.1
 
 _RECALLED_AT_ONCE = 500
 
-RANKED_INLINE = 64
-"""A larger group is ranked in a thread."""
+COMPARED_INLINE = 64
+"""The responses of a larger group are ranked or compared in a thread."""
 
 Request = wire.RewardRequest | wire.VerdictRequest | wire.ComparisonRequest
 
@@ -388,6 +389,7 @@ class Scorer:
                     job.groups,
                     job.outcomes,
                     rewards=[(response.reward, response.status) for response in rewarded],
+                    declared_rewards=[response.declared_reward for response in rewarded],
                     seconds=asyncio.get_running_loop().time() - (job.deadline - request.deadline_s),
                     at=datetime.now(UTC),
                     record_id=job.record_id,
@@ -483,28 +485,30 @@ def _summary_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict
 
 async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
     """Return the rewards of a group's responses."""
-    group, extra = judged.planned, dict[str, Any]()
+    group, extra, options = judged.planned, dict[str, Any](), job.reward_rules.reward
+    terms, weights = read_criteria(group.rubric.criteria), dict[str, float]()
     try:
         if job.is_ranking:
-            pairs = pair_verdicts(judged.verdicts, job.reward_rules.reward.use)
-            extra["ranking"] = report(job.reward_rules.reward.schedule, pairs)
+            pairs = pair_verdicts(judged.verdicts, options.use)
+            extra["ranking"] = report(options.schedule, pairs)
             responses = await _rank_responses(job, judged, pairs)
         else:
-            terms, responses = read_criteria(group.rubric.criteria), []
+            large, responses = len(judged.verdicts) > COMPARED_INLINE, []
+            weights = await run_inline_or_in_thread(large, effective_weights, terms, judged.verdicts, options)
             for planned, verdicts in zip(group.responses, judged.verdicts, strict=True):
                 await slicer.yield_if_due()
-                responses.append(_reward_response(job, group.sample, terms, planned, verdicts))
+                responses.append(_reward_response(job, group.sample, terms, weights, planned, verdicts))
     except UnscoredCriteria as error:
         raise _judging_failed(job.outcomes, error) from None
-    options = job.reward_rules.reward
     if options.components is not None:
-        extra["component_weights"] = component_weights(group.rubric.criteria, options)
+        extra["component_weights"] = component_weights(with_weights(terms, weights), options)
     if group.sample is not None:
         extra |= {"left_out": left_out_ids(group.rubric.criteria, group.sample), "inclusion": group.sample.inclusion}
     return wire.GroupRewards(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
+        criterion_weights=weights,
         responses=tuple(responses),
         **extra,
     )
@@ -515,7 +519,7 @@ async def _rank_responses(
 ) -> list[wire.ResponseReward]:
     """Return the rewards of responses by how they fared against each other."""
     rules, count = job.reward_rules, len(judged.verdicts)
-    outcomes = await run_inline_or_in_thread(count > RANKED_INLINE, rank, count, pairs, rules.on_failure)
+    outcomes = await run_inline_or_in_thread(count > COMPARED_INLINE, rank, count, pairs, rules.on_failure)
     responses = []
     for planned, verdicts, outcome in zip(judged.planned.responses, judged.verdicts, outcomes, strict=True):
         facts = ResponseFacts(tokens=planned.response.tokens, stopped=planned.response.stopped)
@@ -533,6 +537,7 @@ def _reward_response(
     job: ScoringJob,
     sample: CriteriaSample | None,
     terms: Sequence[Term],
+    weights: Mapping[str, float],
     planned: PlannedResponse,
     verdicts: Sequence[wire.Verdict],
 ) -> wire.ResponseReward:
@@ -543,7 +548,7 @@ def _reward_response(
         response.stopped,
         sample,
     )
-    result = reward_of(terms, verdicts, job.reward_rules, facts)
+    result = reward_of(terms, verdicts, job.reward_rules, facts, weights)
     stepwise = job.prepared is not None and job.prepared.config.protocol == "stepwise"
     return wire.ResponseReward(
         **result.fields(),
@@ -570,16 +575,21 @@ def _judging_failed(outcomes: Outcomes, error: UnscoredCriteria) -> JudgingFaile
 
 
 class RewardResult(NamedTuple):
-    """A response's reward, the reward before penalties (None if there were none), and the formula's outcome."""
+    """A response's reward, the reward before penalties (None if there were none), and the formula's outcome.
+
+    `declared` is the reward under the rubric's own weights, if it was computed under others.
+    """
 
     reward: float | None
     unpenalised: float | None
     outcome: RewardOutcome
+    declared: float | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of an answer that it fills."""
         return {
             "reward": self.reward,
+            "declared_reward": self.declared,
             "unpenalised": self.unpenalised,
             "status": self.outcome.status,
             "policy_applied": self.outcome.policy_applied,
@@ -593,12 +603,20 @@ def reward_of(
     verdicts: Sequence[wire.Verdict],
     rules: RewardRules,
     facts: ResponseFacts,
+    weights: Mapping[str, float] | None = None,
 ) -> RewardResult:
     """Return the reward of one response. Arguments and errors are those of `reward_verdicts` and `penalise`.
+
+    Args:
+        weights: the `effective_weights` of the group, by criterion; without any, those of the rubric act.
 
     Raises:
         InvalidRequest: the numbers in the request give a reward that is not finite.
     """
+    if weights:
+        declared = reward_of(criteria, verdicts, rules, facts).reward
+        result = reward_of(with_weights(read_criteria(criteria), weights), verdicts, rules, facts)
+        return result._replace(declared=declared)
     try:
         outcome = reward_verdicts(criteria, verdicts, rules, facts)
     except ArithmeticError as error:

@@ -48,7 +48,7 @@ class ResponseRow(NamedTuple):
     `place` is the response's index in the request, `position` its index in the group. `format_ok` is SRaR's format
     reward. `spans` holds the steps as JSON triples (number, start, end) in code points of the response as sent, the
     whole response first; None if steps were not requested. `reward` and `status` are as answered, None if there was no
-    reward.
+    reward. `declared_reward` is the one under the rubric's own weights; None if others were not used.
     """
 
     project_id: str
@@ -69,6 +69,7 @@ class ResponseRow(NamedTuple):
     status: str | None
     reference_answer: bytes | None = None
     ground_truth: bytes | None = None
+    declared_reward: float | None = None
 
 
 UNCERTAIN = "uncertain"

@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 and 0022 create them; a test compares the two. The columns
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 to 0023 create them; a test compares the two. The columns
 of its tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -106,6 +106,7 @@ responses = declare(
     optional(Text, "status"),
     digest("reference_answer", nullable=True),
     digest("ground_truth", nullable=True),
+    optional(Double, "declared_reward"),
     _digest_indexes(
         "ledger_responses", "rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth"
     ),

@@ -18,7 +18,7 @@ from trainer_client import AsyncClient, Client
 from trainer_client.adapters.scorer import RubricScorer
 from trainer_client.client.calls import RubricLike
 from trainer_client.errors import InvalidRequest
-from trainer_client.wire import COMPARES_RESPONSES
+from trainer_client.wire import needs_whole_groups
 
 __all__ = ["rubric_orm"]
 
@@ -64,12 +64,13 @@ def rubric_orm(
 
         async def __call__(self, completions: Sequence[str], **columns: Any) -> list[float]:
             size, rows = self._group_size, len(completions)
-            if options.get("mode") in COMPARES_RESPONSES and (not isinstance(size, int) or rows % size):
+            whole = needs_whole_groups(options.get("mode"), options.get("weighting"))
+            if whole and (not isinstance(size, int) or rows % size):
                 raise InvalidRequest(
-                    f"the mode compares the responses of a group with each other, but a process scores {rows} of them "
-                    f"at a time, and a group has {size or 'an unknown number'}, so that a group may be split. Set "
-                    "per_device_train_batch_size x steps_per_generation to a multiple of num_generations, or choose "
-                    "another mode"
+                    "the mode or weighting compares the responses of a group with each other, but a process scores "
+                    f"{rows} of them at a time, and a group has {size or 'an unknown number'}, so that a group may be "
+                    "split. Set per_device_train_batch_size x steps_per_generation to a multiple of num_generations, "
+                    "or choose another"
                 )
             prompts = [messages[:-1] for messages in columns["messages"]]
             judged = {

@@ -113,6 +113,8 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             rounds: the rounds of a `swiss` schedule; by default log2 of the number of responses, rounded up.
             components: answer each response's component rewards too: of each criterion, or of the criteria of each kind
                 or tag.
+            weighting: the weights of the criteria: `declared` for those of the rubric; `contrast` to shift weight,
+                within each category, to the criteria that tell the responses of a group apart. Default: `declared`.
             rationale: have the judge write its reasons before the verdict, and return them.
             think_tokens: the maximum length of a thinking judge's thoughts, in its tokens. Default: 0.
             reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all

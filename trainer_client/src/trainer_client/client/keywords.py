@@ -77,6 +77,7 @@ class RewardKeywords(JudgingKeywords, total=False):
     schedule: Literal["all_pairs", "swiss", "pivot"]
     rounds: int | None
     components: Literal["criterion", "kind", "tag"] | None
+    weighting: Literal["declared", "contrast"]
     on_uncertain: Literal["null", "error", "zero", "skip"] | None
     dropout: RubricDropout | Mapping[str, Any] | None
     gold: GoldSampling | Mapping[str, Any] | None

@@ -63,7 +63,6 @@ from trainer_client.trl._reward.scoring import (
     rank_summary,
 )
 from trainer_client.wire import (
-    COMPARES_RESPONSES,
     NEEDS_NO_RUBRIC,
     ZERO_POLICIES,
     Criterion,
@@ -73,6 +72,7 @@ from trainer_client.wire import (
     RubricContent,
     Usage,
     VerdictUse,
+    needs_whole_groups,
 )
 from trainer_client.wire.criteria import needs_ground_truth
 from trainer_client.wire.judging import OpeningTag
@@ -217,6 +217,10 @@ class RubricReward:
         return self._mode or "weighted_mean"
 
     @property
+    def _needs_whole_groups(self) -> bool:
+        return needs_whole_groups(self.mode, self._options.get("weighting"))
+
+    @property
     def on_failure(self) -> FailurePolicy:
         """The failure policy in effect."""
         return self._on_failure or "null"
@@ -255,7 +259,7 @@ class RubricReward:
         result, error, waited_s = None, None, 0.0
         try:
             await self._name_run(context, order)
-            splits = self.mode in COMPARES_RESPONSES and context.group_size is None
+            splits = self._needs_whole_groups and context.group_size is None
             score_again = True
             while True:
                 if score_again:
@@ -551,7 +555,7 @@ class RubricReward:
             self._warn_once(MISSING_AS_ZERO_WARNING)
         context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
         context.check_columns(self.judged_columns)
-        if self.mode in COMPARES_RESPONSES:
+        if self._needs_whole_groups:
             context.check_whole_groups(len(arguments["prompts"]))
         columns = dict(arguments)
         prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))

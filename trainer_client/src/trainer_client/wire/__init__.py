@@ -79,6 +79,7 @@ from trainer_client.wire.rewards import (
     VerdictMethod as VerdictMethod,
     VerdictStatus as VerdictStatus,
     VerdictUse as VerdictUse,
+    needs_whole_groups as needs_whole_groups,
 )
 from trainer_client.wire.rubrics import (
     AliasMove as AliasMove,

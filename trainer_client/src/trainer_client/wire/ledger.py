@@ -20,6 +20,7 @@ from trainer_client.wire.base import (
     RequestDict,
     RequestList,
     RequestModel,
+    is_missing,
     is_unset,
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
@@ -50,6 +51,7 @@ class RecordedVerdict(AnswerModel):
         response: the response's position in its group as the request sent it, from 0.
         rubric: the digest of the rubric's content; null if there was no rubric.
         reward: the response's reward as answered; null if it got none.
+        declared_reward: as in `ResponseReward`.
         kind, weight: the criterion's kind and weight in that rubric; null if the rubric is not stored.
         prompt_digest: the digest of the prompt, equal for all responses to the same prompt.
         prompt, text, grounding: the judged texts; null unless texts were requested and are stored.
@@ -64,6 +66,7 @@ class RecordedVerdict(AnswerModel):
     rubric: str | None
     verdict: Verdict
     reward: float | None = None
+    declared_reward: float | None = Field(default=None, exclude_if=is_missing)
     kind: CriterionKind | None = None
     weight: float | None = None
     prompt_digest: str | None = None
@@ -468,6 +471,7 @@ class RecomputedResponse(AnswerModel):
 
     Attributes:
         position: its position in the group, from 0.
+        declared_reward: as in `ResponseReward`.
         unpenalised: the reward before penalties; null if there are none.
         dropped: the number of criteria that the policy left out.
         components: the component rewards by name; left out of the JSON if none were asked for.
@@ -475,6 +479,7 @@ class RecomputedResponse(AnswerModel):
 
     position: int
     reward: float | None
+    declared_reward: float | None = Field(default=None, exclude_if=is_missing)
     unpenalised: float | None = None
     status: Literal["scored", "partial", "unscored"]
     policy_applied: AppliedPolicy | None = None
@@ -489,7 +494,7 @@ class RecomputedGroup(AnswerModel):
     Attributes:
         id: the group's id.
         rubric: the digest of the rubric; null if there was none.
-        component_weights: as in `GroupRewards`.
+        component_weights, criterion_weights: as in `GroupRewards`.
     """
 
     request_id: str
@@ -497,6 +502,7 @@ class RecomputedGroup(AnswerModel):
     id: str
     rubric: str | None
     component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
+    criterion_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     responses: tuple[RecomputedResponse, ...]
 
 

@@ -66,6 +66,12 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[UsedProtocol, ...]] = {name: mode.protocol
 COMPARES_RESPONSES = frozenset({name for name, mode in MODES.items() if mode.reads == "group"})
 """The modes whose rewards depend on the other responses of the group, which must be judged in one request."""
 
+
+def needs_whole_groups(mode: object, weighting: object = "declared") -> bool:
+    """Whether rewards depend on all responses of a group, which must then be judged in one request."""
+    return mode in COMPARES_RESPONSES or weighting == "contrast"
+
+
 NEEDS_NO_RUBRIC = frozenset({name for name, mode in MODES.items() if mode.reads == "response"})
 
 UncertainBand = Annotated[
@@ -83,6 +89,9 @@ VerdictUse = Literal["verdict", "probability"]
 
 NOT_LINEAR: dict[RewardMode, str] = {name: mode.not_linear for name, mode in MODES.items() if mode.not_linear}
 """The modes whose reward is not linear in the scores of criteria, and why. All other modes are linear."""
+
+WEIGHED: tuple[RewardMode, ...] = tuple(name for name, mode in MODES.items() if mode.weighs)
+"""The modes whose reward is linear in the weights of criteria, but for the size of the rubric."""
 
 YES_NO_PROTOCOLS: tuple[UsedProtocol, ...] = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are yes or no, and so have a probability of yes."""
@@ -105,6 +114,9 @@ def why_no_probability(protocol: UsedProtocol | None, judging: JudgingOptions) -
 
 ComponentsBy = Literal["criterion", "kind", "tag"]
 """What the components of a reward are made of: each criterion, or the criteria of a kind, or of a first tag."""
+
+Weighting = Literal["declared", "contrast"]
+"""The weights of criteria in a reward: those of the rubric, or more for those on which a group's responses differ."""
 
 
 class RewardOptions(RequestModel):
@@ -131,6 +143,9 @@ class RewardOptions(RequestModel):
         components: answer each response's component rewards too: of each criterion, or of the criteria of each kind or
             tag. A criterion counts for its first tag, and without one for `untagged`. `trainer_client.modes` has the
             formula.
+        weighting: the weights of the criteria: `declared` for those of the rubric; `contrast` to shift weight, within
+            each category, to the criteria that tell the responses of a group apart. The category of a criterion is its
+            first tag. `trainer_client.weighting` has the formula. Only for the modes in `WEIGHED`.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -144,6 +159,7 @@ class RewardOptions(RequestModel):
     schedule: RankingSchedule = "all_pairs"
     rounds: Annotated[int, Field(ge=1, le=MAX_RANKED), STRICT_NUMBER] | None = None
     components: ComponentsBy | None = None
+    weighting: Weighting = "declared"
 
     @model_validator(mode="after")
     def _schedule_is_of_a_ranking(self) -> "RewardOptions":
@@ -159,6 +175,15 @@ class RewardOptions(RequestModel):
             raise ValueError(
                 f"mode {self.mode!r} {NOT_LINEAR[self.mode]}, so it is not linear in the scores and cannot use "
                 "probabilities; leave out use, or take a linear mode such as 'weighted_mean' or 'points'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mode_weighs_criteria(self) -> "RewardOptions":
+        if self.weighting == "contrast" and self.mode not in WEIGHED:
+            raise ValueError(
+                f"mode {self.mode!r} is not a weighted sum of the scores of criteria, so weighting 'contrast' cannot "
+                f"act on it; leave out weighting, or use mode {' or '.join(map(repr, WEIGHED))}"
             )
         return self
 
@@ -293,6 +318,11 @@ class RewardRequest(JudgingRequest):
             raise ValueError(
                 f"mode {mode!r} {NOT_LINEAR[mode]}, so it is not linear in the scores and some of them give no "
                 "unbiased reward; leave out dropout, or take a linear mode such as 'weighted_mean' or 'points'"
+            )
+        if self.dropout is not None and self.reward.weighting == "contrast":
+            raise ValueError(
+                "reward.weighting 'contrast' takes weights from the verdicts on all criteria, so some of them give no "
+                "unbiased reward; leave out dropout, or leave out reward.weighting"
             )
         return self
 
@@ -468,6 +498,8 @@ class ResponseReward(AnswerModel):
     """One response's reward and the verdicts and steps it was computed from.
 
     Attributes:
+        declared_reward: under the weighting `contrast`, the reward under the rubric's own weights, with the same
+            penalties; otherwise left out of the JSON, and also if the response has no reward.
         unpenalised: the reward before penalties; null if the request has no penalties.
         status: `scored` if every criterion has a verdict, `partial` if some failed or are uncertain but there is a
             reward, `unscored` if the verdicts give no reward.
@@ -478,6 +510,7 @@ class ResponseReward(AnswerModel):
     """
 
     reward: float | None
+    declared_reward: float | None = Field(default=None, exclude_if=is_missing)
     unpenalised: float | None = None
     status: ResponseStatus
     policy_applied: AppliedPolicy | None = None
@@ -501,6 +534,8 @@ class GroupRewards(AnswerModel):
         ranking: how the responses were ranked; only in that mode.
         component_weights: in a linear mode, the weight of each component: a reward before penalties is the sum of
             weight times component, unless the policy `skip` left out criteria. Not in the JSON without components.
+        criterion_weights: under the weighting `contrast`, the weights that rewarded the group, by criterion; otherwise
+            left out of the JSON.
     """
 
     id: str
@@ -510,6 +545,7 @@ class GroupRewards(AnswerModel):
     inclusion: float | None = Field(default=None, exclude_if=is_unset)
     ranking: RankingReport | None = Field(default=None, exclude_if=is_unset)
     component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
+    criterion_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     responses: tuple[ResponseReward, ...]
 
 

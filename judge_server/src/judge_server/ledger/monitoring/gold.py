@@ -64,12 +64,12 @@ def sample(request: RewardRequest, judged: JudgedRequest) -> GoldSample | None:
     place = 0
     for planned_group in judged.groups:
         group, end = planned_group.group, place + len(planned_group.responses)
-        rewarded = zip(planned_group.responses, judged.rewards[place:end], strict=True)
+        rewarded = zip(planned_group.responses, _declared(judged)[place:end], strict=True)
         chosen = [pair for pair in rewarded if is_sampled(group.prompt, pair[0].response.text, request.gold.share)]
         place = end
         if chosen:
             groups.append(group.model_copy(update={"responses": tuple([planned.response for planned, _ in chosen])}))
-            first += [FirstJudgement(reward, scores_of(planned, judged.outcomes)) for planned, (reward, _) in chosen]
+            first += [FirstJudgement(reward, scores_of(planned, judged.outcomes)) for planned, reward in chosen]
     if not groups:
         return None
     changes = {
@@ -81,11 +81,19 @@ def sample(request: RewardRequest, judged: JudgedRequest) -> GoldSample | None:
         "deadline_s": GOLD_DEADLINE_S,
         "on_failure": "null",
         "allow_retired": True,
+        "reward": request.reward.model_copy(update={"weighting": "declared"}),
     }
     record_id = None
     if judged.record_id is not None:  # ids begin with their time
         record_id = judged.record_id[:8] + hashlib.sha256(judged.record_id + b"gold").digest()[:8]
     return GoldSample(request.model_copy(update=changes), first, judged.request_id, judged.project_id, record_id)
+
+
+def _declared(judged: JudgedRequest) -> list[float | None]:
+    """The rewards under the rubric's own weights, which the gold judge's are compared with."""
+    if judged.reward_rules is not None and judged.reward_rules.reward.weighting == "contrast":
+        return list(judged.declared_rewards)
+    return [reward for reward, _ in judged.rewards]
 
 
 class GoldMetrics:

@@ -26,7 +26,7 @@ from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
 from trainer_client.tables import GROUP_FIELDS, result_fields
-from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict
+from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict, needs_whole_groups
 from trainer_client.wire.problems import field_errors
 
 Line = TypeVar("Line")
@@ -226,11 +226,11 @@ class _Scorer:
         self._options = options
         self._slots = slots
         self._advance = advance
-        self._together = options.get("mode") == "ranking"
+        self._together = needs_whole_groups(options.get("mode"), options.get("weighting"))
         self._unreachable: ConnectionFailed | None = None
 
     async def score(self, line: GroupLine | BadLine) -> ScoredLine:
-        """Score the responses of a line one by one, or together if they are ranked."""
+        """Score the responses of a line one by one, or together if these are compared."""
         if isinstance(line, BadLine):
             return ScoredLine(line.number, refused=line.reason)
         group = line.group

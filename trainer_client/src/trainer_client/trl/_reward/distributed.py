@@ -202,9 +202,9 @@ def _refuse_split_groups(summaries: Sequence[RankSummary]) -> None:
         if len(shares) > 1:
             parts = " and ".join(f"{count} on rank {number}" for number, count in shares.items())
             raise InvalidRequest(
-                f"the mode compares the responses of a group with each other, but a group is split: {parts}. Give "
-                "every rank all responses to its prompts, so that the batch of each rank is a multiple of the group, "
-                "or choose another mode"
+                "the mode or weighting compares the responses of a group with each other, but a group is split: "
+                f"{parts}. Give every rank all responses to its prompts, so that the batch of each rank is a multiple "
+                "of the group, or choose another"
             )
 
 
@@ -362,10 +362,11 @@ class TrainerContext:
         size = self.group_size
         if rank() is not None and size is not None and rows % size:
             raise InvalidRequest(
-                f"the mode compares the responses of a group with each other, but each rank scores {rows} responses, "
-                f"and a group has {size}, so that a group is split over several ranks. Set per_device_train_batch_size "
-                f"x steps_per_generation (and per_device_eval_batch_size) to a multiple of num_generations, such as "
-                f"{math.ceil(rows / size) * size}, or num_generations to a divisor of {rows}, or choose another mode"
+                f"the mode or weighting compares the responses of a group with each other, but each rank scores {rows} "
+                f"responses, and a group has {size}, so that a group is split over several ranks. Set "
+                f"per_device_train_batch_size x steps_per_generation (and per_device_eval_batch_size) to a multiple of "
+                f"num_generations, such as {math.ceil(rows / size) * size}, or num_generations to a divisor of {rows}, "
+                "or choose another"
             )
 
     def template_opens(self, prompts: Sequence[Any]) -> OpeningTag | None:

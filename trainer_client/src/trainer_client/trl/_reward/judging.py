@@ -31,7 +31,6 @@ from trainer_client.errors import (
 )
 from trainer_client.trl._reward.dataset import RowBatch, RowGroup
 from trainer_client.wire import (
-    COMPARES_RESPONSES,
     FailurePolicy,
     Group,
     GroupRewards,
@@ -44,6 +43,7 @@ from trainer_client.wire import (
     RewardMode,
     RubricContent,
     Usage,
+    needs_whole_groups,
 )
 from trainer_client.wire.judging import StepRule
 
@@ -259,7 +259,7 @@ async def judge(
         parts = [replace(group, rows=[row for row in group.rows if row in away]) for group in rows.groups]
         rows = replace(rows, groups=[group for group in parts if group.rows])
     requests = list(split_requests(rows))
-    if config.mode in COMPARES_RESPONSES:
+    if needs_whole_groups(config.mode, config.options.get("weighting")):
         _refuse_split_groups(rows.groups, requests)
     judging = _JudgingCall(client, rows.responses, config, pins, row_answers)
     await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in requests])
@@ -271,10 +271,10 @@ def _refuse_split_groups(groups: Sequence[RowGroup], requests: Sequence[Sequence
     for group in groups:
         if sent[group.id] < (count := len(group.rows)):
             raise InvalidRequest(
-                "the mode compares the responses of a group with each other, but the group of row "
+                "the mode or weighting compares the responses of a group with each other, but the group of row "
                 f"{group.rows[0]} has {count} responses that do not fit into one request of {MAX_CHARACTERS:,} "
                 f"characters and {MAX_RESPONSES:,} responses; generate fewer or shorter ones for a prompt, or choose "
-                "another mode"
+                "another"
             )
 
 
