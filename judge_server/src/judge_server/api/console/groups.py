@@ -1,7 +1,7 @@
 """The page of a group: its responses side by side, their verdicts, and the advantages of each method."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from judge_server.scoring.scorer import step_rewards
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample
 from trainer_client.steps import WHOLE_RESPONSE
+from trainer_client.weighting import effective_weights
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import RewardRules
 
@@ -96,19 +97,40 @@ class Group(NamedTuple):
         return next(one.verdicts[slot].criterion for one in self.responses if slot < len(one.verdicts))
 
     @property
+    def has_declared(self) -> bool:
+        """Whether rewards under the rubric's own weights stand beside those that were answered."""
+        return any(one.declared_reward is not None for one in self.responses)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weights that rewarded the group, by criterion; none if those of the rubric did.
+
+        None either if the group is not all here, or if the request has several groups of its id.
+        """
+        one, numbers = self.responses[0], {each.number for each in self.responses}
+        alone = len(numbers) == len(self.responses) and not self.gathered
+        if not self.whole or not alone or one.rules is None or not one.criteria:
+            return {}
+        with suppress(ValueError):  # a verdict is missing
+            return effective_weights(one.criteria, [each.verdicts for each in self.responses], one.rules.reward)
+        return {}
+
+    @property
     def table(self) -> Table:
         """The matrix as a table: a row per verdict."""
         headings = (
             "response", "reward", "criterion", "weight", "status", "score", "probability", "raw probability", "failure",
         )  # fmt: skip
+        used, both = self.weights, self.has_declared
         rows = []
         for number, one in self.columns:
             weights = {criterion.id: criterion.weight for criterion in one.criteria or ()}
             for verdict in one.verdicts:
                 failure = None if verdict.failure is None else f"{verdict.failure.kind}: {verdict.failure.detail}"
                 judged = (verdict.status, verdict.score, verdict.probability, verdict.raw_probability, failure)
-                rows.append(Row((number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)))
-        return Table(headings, tuple(rows))
+                cells = (number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)
+                rows.append(Row((*cells, one.declared_reward, used.get(verdict.criterion)) if both else cells))
+        return Table((*headings, "declared reward", "weight used") if both else headings, tuple(rows))
 
 
 class GroupView:
@@ -411,6 +433,7 @@ async def group(console: Console, request: Request) -> Response:
     return console.page(
         request, "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
         heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
+        weights=shown.weights,
         limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
         rubric_version=known,
         labels=await _labels(console, request, shown),

@@ -294,7 +294,7 @@ def judged_responses(
         judged = judged_content(response, request.judging.reasoning, opens)
         keeps_format = request.judging.steps != "headings" or has_format(judged.text)
         rules, facts = RewardRules.of(request, None), ResponseFacts(keeps_format, response.tokens, response.stopped)
-        recorded = RecordedReward(rules, answer.reward, answer.status, facts)
+        recorded = RecordedReward(rules, answer.reward, answer.status, facts, declared=answer.declared_reward)
         explanation = explain(recorded, criteria, answer.verdicts)
         messages = None
         if not isinstance(response.text, str) and not any(step.number for step in answer.steps):

@@ -67,6 +67,7 @@ class RecordedReward(NamedTuple):
     Attributes:
         rules: how it was computed; None if only verdicts were asked for.
         reward, status: the reward and its status; both are None if the request was answered with an error.
+        declared: the reward under the rubric's own weights, if others were used.
         facts: what it depends on beside the verdicts; the sample is that of the verdicts.
         complete: false if an older version recorded only the mode of the rules, so that the rest are defaults.
     """
@@ -76,6 +77,7 @@ class RecordedReward(NamedTuple):
     status: str | None
     facts: ResponseFacts
     complete: bool = True
+    declared: float | None = None
 
 
 def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verdicts: Sequence[Verdict]) -> Explanation:
@@ -107,6 +109,8 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
         )
     if recorded.status == "unscored":
         return Explanation(f"The reward is {short(reward)} by the request's failure policy, because {failed}.")
+    if options.weighting == "contrast":
+        return _under_other_weights(recorded, rules, criteria, verdicts)
     facts = recorded.facts._replace(sample=read_sample(criteria, verdicts) if criteria else None)
     matches, dropped = _computes(recorded, criteria, verdicts, facts)
     if facts.sample is not None:
@@ -127,6 +131,20 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
     missing = f" {failed[0].upper()}{failed[1:]}: {treated}." if failed else ""
     return Explanation(f"{told.sentence}{soft}{missing}", told.formula)
+
+
+def _under_other_weights(
+    recorded: RecordedReward, rules: RewardRules, criteria: Sequence[Criterion], verdicts: Sequence[Verdict]
+) -> Explanation:
+    """Explain the reward under the rubric's own weights; the others follow from the verdicts on the whole group."""
+    reward = rules.reward.model_copy(update={"weighting": "declared"})
+    own = recorded._replace(rules=rules.model_copy(update={"reward": reward}), reward=recorded.declared)
+    told = explain(own, criteria, verdicts)
+    return told._replace(
+        sentence=f"The reward is {short(recorded.reward)} under the weights of its group, which favour criteria that "
+        f"tell its responses apart. The rubric's own weights give {short(recorded.declared)}, as follows. "
+        + told.sentence
+    )
 
 
 def _computes(
@@ -243,6 +261,11 @@ class ShownResponse:
         """The reward as answered."""
         return self.record.response.reward
 
+    @property
+    def declared_reward(self) -> float | None:
+        """The reward under the rubric's own weights, if others were used."""
+        return self.record.response.declared_reward
+
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """A verdict on each criterion, in the order of the rubric."""
@@ -268,7 +291,7 @@ class ShownResponse:
         row = self.record.response
         complete = RewardRules.read(self.record.request.reward_rules) is not None
         facts = ResponseFacts(row.format_ok, row.tokens, row.stopped)
-        recorded = RecordedReward(self.rules, row.reward, row.status, facts, complete)
+        recorded = RecordedReward(self.rules, row.reward, row.status, facts, complete, row.declared_reward)
         return explain(recorded, () if row.rubric is None else self.criteria, self.verdicts)
 
     @property
