@@ -69,6 +69,13 @@ async def test_metrics_include_shares_counts_costs_and_pass_rates():
     }
 
 
+async def test_the_reward_under_the_rubrics_own_weights_is_logged_where_others_are_trained_on():
+    given = response(0.9, declared_reward=0.5), response(0.1, declared_reward=0.0), response(None)
+    metrics, _, reward = await logged(giving(*given), 3)
+    assert metrics["rubric/declared_reward"] == 0.25
+    assert [row.reward for row in reward.last.rows] == [0.9, 0.1, None]
+
+
 async def test_the_table_has_a_text_with_the_verdicts_for_each_row():
     _, extra, _ = await logged(giving(*ANSWERS), 4)
     assert extra == {

@@ -66,6 +66,16 @@ async def test_a_ranking_of_a_group_that_is_too_large_for_one_request_is_refused
     assert len(judge.asked) == 1
 
 
+async def test_a_group_that_is_weighed_as_a_whole_is_not_split_over_requests():
+    judge = FakeJudgeTransport()
+    reward = rewarding(judge, weighting="contrast")
+    with pytest.raises(InvalidRequest, match=r"the mode or weighting compares the responses of a group .* 3 responses"):
+        await reward(["a", *"bbb", "a"], ["1", *["x" * 3_000_000] * 3, "2"])
+    assert not judge.asked
+    await reward(["a", "b", "a", "b"], list("1234"))
+    assert judge.asked[0]["reward"] == {"mode": "weighted_mean", "weighting": "contrast"}
+
+
 async def test_thousands_of_rows_return_in_order():
     judge = FakeJudgeTransport()
     count = 5000

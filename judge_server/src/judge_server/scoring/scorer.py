@@ -79,8 +79,8 @@ FOLLOW_INTERVAL_S = 0.1
 
 _RECALLED_AT_ONCE = 500
 
-COMPARED_INLINE = 64
-"""The responses of a larger group are ranked or compared in a thread."""
+RANKED_INLINE = 64
+"""A larger group is ranked, or weighed, in a thread."""
 
 Request = wire.RewardRequest | wire.VerdictRequest | wire.ComparisonRequest
 
@@ -493,7 +493,7 @@ async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer
             extra["ranking"] = report(options.schedule, pairs)
             responses = await _rank_responses(job, judged, pairs)
         else:
-            large, responses = len(judged.verdicts) > COMPARED_INLINE, []
+            large, responses = len(judged.verdicts) > RANKED_INLINE, []
             weights = await run_inline_or_in_thread(large, effective_weights, terms, judged.verdicts, options)
             for planned, verdicts in zip(group.responses, judged.verdicts, strict=True):
                 await slicer.yield_if_due()
@@ -519,7 +519,7 @@ async def _rank_responses(
 ) -> list[wire.ResponseReward]:
     """Return the rewards of responses by how they fared against each other."""
     rules, count = job.reward_rules, len(judged.verdicts)
-    outcomes = await run_inline_or_in_thread(count > COMPARED_INLINE, rank, count, pairs, rules.on_failure)
+    outcomes = await run_inline_or_in_thread(count > RANKED_INLINE, rank, count, pairs, rules.on_failure)
     responses = []
     for planned, verdicts, outcome in zip(judged.planned.responses, judged.verdicts, outcomes, strict=True):
         facts = ResponseFacts(tokens=planned.response.tokens, stopped=planned.response.stopped)

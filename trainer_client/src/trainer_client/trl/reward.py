@@ -695,7 +695,8 @@ def reward_metrics(
 
     `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts`, `uncertain_verdicts` and
     `cached` shares of the verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, and `clipped` counts
-    verdicts. `pass/<criterion>` is the mean score of the criterion's verdicts.
+    verdicts. `pass/<criterion>` is the mean score of the criterion's verdicts, and `declared_reward` the mean reward
+    under the rubric's own weights, where others are trained on.
 
     Args:
         rows: the scored rows of this rank.
@@ -722,6 +723,9 @@ def reward_metrics(
         numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
         numbers["uncertain_verdicts"] = sum(verdict.status == "uncertain" for verdict in verdicts) / len(verdicts)
         numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
+    declared = [answer.declared_reward for answer in answers if answer.declared_reward is not None]
+    if declared:
+        numbers["declared_reward"] = sum(declared) / len(declared)
     if usage:
         numbers["clipped"] = sum(one.clipped for one in usage)
         numbers["judge_calls"] = sum(one.judge_calls for one in usage)
