@@ -156,3 +156,15 @@ def test_a_ranking_compares_whole_groups_and_shows_its_position_bias(tmp_path: P
     assert "5 responses" in result.stderr
     shown = adjudge("score", *options, "--table", "--engine", "scripted://hash")
     assert "position bias: the response shown first was preferred in" in shown.stdout
+
+
+def test_a_group_that_is_weighed_as_a_whole_is_sent_in_one_request(tmp_path: Path, rubric: str) -> None:
+    contains = {"method": "contains", "any_of": ["yes"]}
+    criteria = [*RUBRIC["criteria"], {"id": "c", "description": "Says yes.", "verification": contains}]
+    Path(rubric).write_text(json.dumps({"criteria": criteria}))
+    options = ["--rubric", rubric, "--weighting", "contrast"]
+    result, (group,) = score(lines(tmp_path, GROUP), *options, engine="scripted://yes")
+    assert result.exit_code == 0, result.output
+    assert group.criterion_weights["c"] > 1.0
+    assert [one.declared_reward for one in group.responses] == [1.0, 0.8]
+    assert group.responses[1].reward == pytest.approx(1 - group.criterion_weights["c"] / 5)
