@@ -18,12 +18,17 @@ from pathlib import Path
 import numpy as np
 from benchmarks.report import commit, machine
 from benchmarks.server import running_service
-from examples.learning.plot import draw
+from examples.learning.plot import draw, smoothed
 from examples.learning.policy import CACHE, load_or_train_policy
 from examples.learning.runs import EXPERIMENTS, RUNS, Experiment
 from tqdm import tqdm
 
-FILES = {"plain": "learning", "hard": "learning-hard", "unanswered": "learning-unanswered"}
+FILES = {
+    "plain": "learning",
+    "hard": "learning-hard",
+    "unanswered": "learning-unanswered",
+    "twelve": "learning-contrast",
+}
 _LAST = 10
 
 
@@ -87,6 +92,18 @@ def table(experiment: Experiment, runs: Sequence[str], seeds: Sequence[int], ste
     return "\n".join(lines)
 
 
+def plateaus(runs: Sequence[str], seeds: Sequence[int], steps: int | None, measure: str) -> str:
+    """Say for each run at which step its moving average is first within 5% of where all runs end on average."""
+    smooth = {run: [smoothed(c) for c in curves([run], seeds, steps, measure)[RUNS[run].label]] for run in runs}
+    level = 0.95 * float(np.mean([curve[-_LAST:] for own in smooth.values() for curve in own]))
+    firsts = {
+        RUNS[run].label: [next((str(i) for i, one in enumerate(c, 1) if one >= level), "never") for c in own]
+        for run, own in smooth.items()
+    }
+    told = "; ".join(f"{label}: {', '.join(first)}" for label, first in firsts.items())
+    return f"steps until the moving average of the {measure} reward is {level:.3f}, by seed: {told}"
+
+
 def main() -> None:
     """Train, plot and print."""
     parser = argparse.ArgumentParser(prog="python -m examples.learning", description=__doc__.splitlines()[0])
@@ -111,6 +128,8 @@ def main() -> None:
             file = arguments.plots / f"{FILES[name]}.png"
             draw(panels, [file, file.with_suffix(".svg")])
             print(f"\n{table(experiment, runs, arguments.seeds, arguments.steps)}\n\nplot: {file}")
+            if "declared" in experiment.panels:
+                print(plateaus(runs, arguments.seeds, arguments.steps, "declared"))
 
 
 if __name__ == "__main__":

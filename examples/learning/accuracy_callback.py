@@ -14,6 +14,7 @@ from examples.learning.rubrics import answer_is_right, step_accuracy
 
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
+from trainer_client.wire import ResponseReward
 
 
 class AccuracyCallback(GenerationCallback):
@@ -25,7 +26,7 @@ class AccuracyCallback(GenerationCallback):
         steps: for each generation batch, measures of the responses to plain questions: the share with the right answer
             (`answer`), the mean share of right steps (`steps`), the shares with both right (`faithful`) and with any
             answer (`answered`), and the share of problems solved at least once (`solved`). `plain` is the share of
-            responses to plain questions.
+            responses to plain questions, and `declared` the mean reward of all under the rubric's own weights.
     """
 
     def __init__(self) -> None:
@@ -53,8 +54,15 @@ class AccuracyCallback(GenerationCallback):
             / len({problem for problem, _ in plain}),
             "plain": len(plain) / len(self._seen),
         }
+        rows = [] if generation.reward is None or generation.reward.last is None else generation.reward.last.rows
+        rewards = [_declared(row.answer) for row in rows if row.answer is not None]
+        seen["declared"] = np.mean([reward for reward in rewards if reward is not None] or [0.0])
         self.steps.append({name: float(value) for name, value in seen.items()})
         return {}
+
+
+def _declared(answer: ResponseReward) -> float | None:
+    return answer.reward if answer.declared_reward is None else answer.declared_reward
 
 
 def write_problem(problem: ArithmeticProblem) -> str:

@@ -59,6 +59,33 @@ def format_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
     return {"criteria": [{"id": "boxed", "description": "The answer is in a box.", "verification": where}]}
 
 
+def twelve_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
+    """Create a rubric of twelve criteria of weight 1: four to learn, and eight that teach nothing.
+
+    Responses meet four of these from the beginning and two never, since the policy cannot write the sign. The last two
+    contradict each other.
+    """
+    learnt = [
+        _criterion(f"right-{k}", "process", f"Step {k} is {line}.", all_of=[f": {line}\n"])
+        for k, line in enumerate(problem.lines, 1)
+        if k > 1
+    ]
+    shown = {"step-2": "### Step 2: ", "step-3": "### Step 3: ", "step-4": "### Step 4: ", "box": "\\boxed{"}
+    met = [_criterion(name, "process", f"It has {text!r}.", all_of=[text]) for name, text in shown.items()]
+    never = [_criterion(f"sign-{k}", "process", "It ends with a sign.", all_of=["∎" * k]) for k in (1, 2)]
+    parity = {"even": "[02468]", "odd": "[13579]"}
+    opposed = [
+        {
+            "id": name,
+            "kind": "process",
+            "description": f"The number in the box is {name}.",
+            "verification": {"method": "regex", "pattern": rf"\\boxed\{{-?\d*{digits}\}}"},
+        }
+        for name, digits in parity.items()
+    ]
+    return {"criteria": [*learnt, _answer(problem, "process"), *met, *never, *opposed]}
+
+
 def pitfall_id(mistake: Mistake, step: int) -> str:
     """Return the id of the criterion of `rubric` that detects a mistake, if the steps before are right."""
     ids = {

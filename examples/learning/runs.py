@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from examples.learning.arithmetic import ArithmeticProblem
 from examples.learning.policy import PLAIN, UNEXPLAINED_STEPS, WITH_LONG_PROMPTS, PolicyConfig
-from examples.learning.rubrics import format_rubric, plain_rubric, rubric
+from examples.learning.rubrics import format_rubric, plain_rubric, rubric, twelve_rubric
 
 _RIGHT = {"answer": "Right answers", "steps": "Right steps", "faithful": "Right answers by right steps alone"}
+_DECLARED = {"declared": "Declared reward", "answer": "Right answers", "steps": "Right steps"}
 _ANSWERED = {"answered": "Responses with an answer", "answer": "Right answers", "steps": "Right steps"}
 
 
@@ -34,6 +35,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "plain": Experiment(PLAIN, 0, 32, 60, _RIGHT),
     "hard": Experiment(WITH_LONG_PROMPTS, UNEXPLAINED_STEPS, 16, 40, _RIGHT),
     "unanswered": Experiment(WITH_LONG_PROMPTS, 0, 16, 40, _ANSWERED),
+    "twelve": Experiment(PLAIN, 0, 32, 60, _DECLARED),
 }
 
 
@@ -86,5 +88,9 @@ RUNS: Mapping[str, TrainingRun] = {
         options={"gates": False},
         settings=_GROUP_OF_EIGHT,
         experiment="unanswered",
+    ),
+    "twelve-declared": TrainingRun("the rubric's own weights", "rubric", twelve_rubric, experiment="twelve"),
+    "twelve-contrast": TrainingRun(
+        "contrast", "rubric", twelve_rubric, reward={"weighting": "contrast"}, experiment="twelve"
     ),
 }
