@@ -67,6 +67,12 @@ def test_rewards_are_computed_with_the_options_of_the_run() -> None:
     assert (found.reward_a.value, found.reward_b.value) == (pytest.approx((0 + 0) / 2), pytest.approx((1 + 0) / 2))
 
 
+def test_a_group_is_weighed_by_the_verdicts_of_the_judge_that_rewards_it() -> None:
+    one = group("g", 2, weighting="contrast")
+    found = compare_judges([one], judged(one, [(1, 1), (0, 1)]), judged(one, [(1, 1), (1, 0)]))
+    assert (found.reward_a.value, found.reward_b.value) == (pytest.approx(1.25 / 2), pytest.approx(1.25 / 2))
+
+
 def test_a_judge_that_always_says_yes_loses_every_advantage_and_is_not_harmless() -> None:
     groups = [group(f"g{n}") for n in range(8)]
     before = [one for each in groups for one in judged(each, [(1, 1), (1, 0), (0, 0)])]
