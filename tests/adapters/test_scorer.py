@@ -46,6 +46,14 @@ def test_a_process_pool_scores_whatever_its_parent_did_before(url, start):
             assert pool.submit(scored_in_process, scorer).result(60) == 1.0
 
 
+async def test_responses_are_weighed_in_groups_and_none_alone(url):
+    scorer = RubricScorer(url, RUBRIC, weighting="contrast")
+    results = await scorer.score(["7 * 2?"] * 3, TEXTS)
+    assert [one.answer.declared_reward for one in results] == [REWARDS[text] for text in TEXTS]
+    with pytest.raises(InvalidRequest, match="this response is scored alone"):
+        await scorer.score_one("7 * 2?", TEXTS[0])
+
+
 async def test_a_row_provides_its_own_rubric_and_columns(url):
     scorer = RubricScorer(url, RUBRIC, columns={"ground_truth": "answer"})
     row = {"answer": 14.0, "rubric": ANSWER}

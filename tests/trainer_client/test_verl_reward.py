@@ -145,6 +145,7 @@ def test_an_unreachable_service_is_raised_with_the_policy_error(unserved_url):
         (ROW, {"step_deltas": "both"}, InvalidRequest, "'fold'"),
         (ROW, {"truncation_factor": 0.5}, InvalidRequest, "stopped"),
         (ROW, {"modus": "points"}, TypeError, "'mode'"),
+        (ROW, {"weighting": "contrast"}, InvalidRequest, "scored one at a time; choose another"),
         (ROW, {"url": None}, InvalidRequest, "reward_kwargs.url"),
         (ROW, {"url": "judge:8000"}, InvalidRequest, "http://judge:8000"),
     ],

@@ -22,7 +22,7 @@ from trainer_client.trl._reward.dataset import check_column_names, ignored_looka
 from trainer_client.trl._reward.distributed import format_counts
 from trainer_client.trl._reward.judging import RubricPins, ScoringConfig, judge, own_client
 from trainer_client.trl.reward import check_reward_options
-from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
+from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode, needs_whole_groups
 
 ResultT = TypeVar("ResultT")
 
@@ -156,18 +156,14 @@ class RubricScorer:
     async def score_one(
         self, prompt: Any, response: Any, row: Mapping[str, Any] | None = None, *, step: int | None = None
     ) -> Scored:
-        """Score one response; see `score`."""
-        columns = {name: [value] for name, value in (row or {}).items()}
-        [scored] = await self.score([prompt], [response], columns, step=step)
-        return scored
+        """Score one response; see `score`. A mode or weighting that compares responses is refused."""
+        return await asyncio.wrap_future(_submit(self._score_one(prompt, response, row, step)))
 
     def score_blocking(
         self, prompt: Any, response: Any, row: Mapping[str, Any] | None = None, *, step: int | None = None
     ) -> Scored:
         """Score one response, and block the calling thread until it is scored; see `score`."""
-        columns = {name: [value] for name, value in (row or {}).items()}
-        [scored] = _submit(self._score([prompt], [response], columns, step)).result()
-        return scored
+        return _submit(self._score_one(prompt, response, row, step)).result()
 
     def require(self, scored: Scored) -> float:
         """Return the reward.
@@ -183,6 +179,16 @@ class RubricScorer:
                 "'zero'"
             )
         return scored.reward
+
+    async def _score_one(self, prompt: Any, response: Any, row: Mapping[str, Any] | None, step: int | None) -> Scored:
+        if needs_whole_groups(self._mode, self._options.get("weighting")):
+            raise InvalidRequest(
+                "the mode or weighting compares the responses of a group with each other, and this response is scored "
+                "alone; choose another"
+            )
+        columns = {name: [value] for name, value in (row or {}).items()}
+        [scored] = await self._score([prompt], [response], columns, step)
+        return scored
 
     async def _score(
         self, prompts: Sequence[Any], responses: Sequence[Any], columns: Mapping[str, Sequence[Any]], step: int | None

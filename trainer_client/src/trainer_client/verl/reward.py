@@ -25,7 +25,15 @@ from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.rewards import component_names as names_of_components
 from trainer_client.tables import failure_kinds
-from trainer_client.wire import FailurePolicy, Group, ResponseReward, RewardMode, RewardOptions, RubricContent
+from trainer_client.wire import (
+    FailurePolicy,
+    Group,
+    ResponseReward,
+    RewardMode,
+    RewardOptions,
+    RubricContent,
+    needs_whole_groups,
+)
 from trainer_client.wire.problems import field_errors
 
 __all__ = ["ScoreKeywords", "compute_score", "compute_score_batch"]
@@ -123,6 +131,11 @@ async def compute_score(
             )
         if step_deltas not in ("carry", "fold"):
             raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
+        if needs_whole_groups(mode, options.get("weighting")):
+            raise InvalidRequest(
+                "the mode or weighting compares the responses of a group with each other, and verl has them scored one "
+                "at a time; choose another"
+            )
         fixed |= _component_fields(component_names, rubric, mode, options)
         answer = await _client(url, run, retries, retry_budget_s).rewards(
             [read_row(solution_str, ground_truth, extra_info)],
