@@ -39,6 +39,9 @@ async def test_the_page_of_a_group_shows_both_rewards_and_the_weights(recorded: 
     assert "declared reward" in text
     assert "×&nbsp;2 → 3" in text
     assert "under the weights of its group" in text
+    for response in answer["responses"]:
+        components = ", ".join(f"<bdi>{name}</bdi> {value:.2f}" for name, value in response["components"].items())
+        assert f"<p>Components: {components}.</p>" in text
     table = (await recorded.get(address.replace("/group?", "/group.csv?"))).text.splitlines()
     assert table[0].endswith("declared reward,weight used")
     used = {line.split(",")[2]: float(line.split(",")[-1] or "nan") for line in table[1:7]}
@@ -51,6 +54,7 @@ async def test_groups_that_share_an_id_are_shown_without_weights(recorded: httpx
     text = checked(await recorded.get(links(listed, "group")[0].partition("#")[0]))
     assert "declared reward" in text
     assert " → " not in text
+    assert "Components:" not in text
 
 
 async def test_the_page_of_a_group_under_the_rubrics_own_weights_stays_as_it_was(recorded: httpx2.AsyncClient) -> None:

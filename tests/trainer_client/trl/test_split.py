@@ -198,6 +198,7 @@ async def test_failed_judging_gives_none_everywhere() -> None:
         ({"components": "tag"}, "truth", "names is 'truth'; give a list"),
         ({"components": "tag"}, ["truth", "truth"], "give each name once"),
         ({"components": "tag"}, ["truth", "penalties"], "call none 'rest' or 'penalties'"),
+        ({"components": "kind", "weighting": "contrast"}, None, "only the weights of tags stay the same"),
         ({"components": "tag", "mode": "gate"}, ["truth"], "'style', 'untagged' would have no common reward; name all"),
     ],
 )

@@ -483,8 +483,8 @@ class JudgedRequest:
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
     once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
-    `rules` say which verdicts were uncertain, `reward_rules` how rewards were computed, None if none were asked for, and
-    `judging_rules` how the judge was asked. `declared_rewards` are those under the rubric's own weights, None where
+    `rules` say which verdicts were uncertain, `judging_rules` how the judge was asked, and `reward_rules` how rewards
+    were computed; None if none were asked for. `declared_rewards` are those under the rubric's own weights, None where
     others were not used.
     """
 

@@ -294,15 +294,16 @@ class ShownResponse:
         recorded = RecordedReward(self.rules, row.reward, row.status, facts, complete, row.declared_reward)
         return explain(recorded, () if row.rubric is None else self.criteria, self.verdicts)
 
-    @property
-    def components(self) -> Mapping[str, float | None]:
-        """Its component rewards by name, if they were asked for."""
+    def components(self, weights: Mapping[str, float]) -> Mapping[str, float | None]:
+        """Its component rewards by name, if they were asked for, under the weights of its group, if it has any."""
         rules, row = self.rules, self.record.response
         if rules is None or rules.reward.components is None or row.status is None or self.criteria is None:
             return {}
+        if rules.reward.weighting == "contrast" and not weights:
+            return {}
         facts = ResponseFacts(row.format_ok, row.tokens, row.stopped, read_sample(self.criteria, self.verdicts))
         try:
-            return reward_of(self.criteria, self.verdicts, rules, facts).outcome.components
+            return reward_of(self.criteria, self.verdicts, rules, facts, weights).outcome.components
         except (ValueError, ServiceError):  # the explanation says so
             return {}
 

@@ -148,6 +148,11 @@ def component_functions(
     Raises:
         ValueError: the names are needed and not given, are not distinct, or leave a rest that has no reward.
     """
+    if options.weighting == "contrast" and options.components != "tag":
+        raise ValueError(
+            "under the weighting 'contrast' only the weights of tags stay the same from group to group, so that no "
+            "other components can be reward functions with a weight; use components='tag'"
+        )
     known = component_names(criteria, options)
     if isinstance(names, str) or (names is not None and not names):
         raise ValueError(f"names is {names!r}; give a list of at least one component, or none for all")
