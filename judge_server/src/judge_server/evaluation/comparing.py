@@ -27,10 +27,10 @@ from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.weighting import effective_weights
 from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
-from trainer_client.weighting import effective_weights
 from trainer_client.wire import Criterion, RewardOptions, Verdict
 from trainer_client.wire.ledger import CorrectedRate, RewardRules
 

@@ -21,6 +21,7 @@ from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
 from judge_server.scoring.verdicts import read_votes
+from judge_server.scoring.weighting import effective_weights, with_weights
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank
@@ -32,7 +33,6 @@ from trainer_client.rewards import (
     component_weights,
     read_criteria,
 )
-from trainer_client.weighting import effective_weights, with_weights
 from trainer_client.wire import (
     PROTOCOLS_FOR,
     YES_NO_PROTOCOLS,

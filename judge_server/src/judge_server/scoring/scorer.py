@@ -51,6 +51,7 @@ from judge_server.scoring.verdicts import (
     usage_of,
     verdict_of,
 )
+from judge_server.scoring.weighting import effective_weights, with_weights
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
@@ -66,7 +67,6 @@ from trainer_client.rewards import (
     reward_verdicts,
 )
 from trainer_client.steps import NO_STEP, step_deltas
-from trainer_client.weighting import effective_weights, with_weights
 from trainer_client.wire.judging import DecoyPolicy
 from trainer_client.wire.ledger import JudgingRules, RewardRules, StepBudgets
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from judge_server.scoring.weighting import BLEND, LARGEST_FACTOR, effective_weights, with_weights
 from trainer_client.modes import MODES
 from trainer_client.rewards import ResponseFacts, read_criteria, reward_verdicts
-from trainer_client.weighting import BLEND, LARGEST_FACTOR, effective_weights, with_weights
 from trainer_client.wire import Criterion, Failure, RewardOptions, RewardRequest, Verdict
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import WEIGHED, needs_whole_groups

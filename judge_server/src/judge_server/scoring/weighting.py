@@ -22,8 +22,9 @@ verdicts always give the same weights. With this blend no factor is below 1 - `B
 import math
 from collections.abc import Mapping, Sequence
 
-from trainer_client._inputs import CriterionLike, read_criteria
 from trainer_client.modes import Term
+from trainer_client.rewards import read_criteria
+from trainer_client.wire import Criterion
 from trainer_client.wire.rewards import RewardOptions, Verdict
 
 BLEND = 0.5
@@ -34,7 +35,7 @@ LARGEST_FACTOR = 4.0
 
 
 def effective_weights(
-    criteria: Sequence[CriterionLike | Term], group: Sequence[Sequence[Verdict]], options: RewardOptions
+    criteria: Sequence[Criterion | Term], group: Sequence[Sequence[Verdict]], options: RewardOptions
 ) -> dict[str, float]:
     """Return the weights by which a group of G responses is rewarded, instead of those of the rubric.
 
