@@ -210,6 +210,13 @@ async def test_rubric_dropout_leaves_out_the_same_criteria(client: AsyncClient) 
     assert (done.summary["groups"], done.summary["rewards"], done.summary["rewards_changed"]) == (10, 40, 0)
 
 
+async def test_a_reference_answer_that_is_empty_is_shown_as_before(client: AsyncClient) -> None:
+    beside = {"reference_answer": "", "ground_truth": "", "grounding": ""}
+    await judged(client, [one | beside for one in groups(5)], rubric=SIMPLE, run="run")
+    done = await reverified(client, verdicts="all")
+    assert (done.summary["compared"], done.usage.judge_calls, done.summary["rewards_changed"]) == (40, 0, 0)
+
+
 async def test_verdicts_without_rewards_are_judged_again_too(client: AsyncClient, judges: FlakyJudges) -> None:
     client.run = "run"
     await client.verdicts(groups(4, broken=2), rubric=RUBRIC)

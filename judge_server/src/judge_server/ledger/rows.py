@@ -171,11 +171,11 @@ class _RowBuilder:
         places = count()
         for group in entry.groups:
             given = group.group
-            beside = given.grounding, given.reference_answer, given.ground_truth
+            beside = given.grounding or None, given.reference_answer, given.ground_truth
             texts = _GroupTexts(
                 self._rubric(group.rubric),
                 self._text(given.prompt),
-                *[self._text(text) if text else None for text in beside],
+                *[None if text is None else self._text(text) for text in beside],
             )
             for position, planned in enumerate(group.responses):
                 rest_if_due()
