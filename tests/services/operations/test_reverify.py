@@ -258,6 +258,25 @@ async def test_steps_that_a_request_gave_are_given_again(client: AsyncClient) ->
     assert result["responses"][0]["reward"] == before.groups[0].responses[0].reward
 
 
+async def test_steps_in_the_thinking_leave_the_others_their_numbers(client: AsyncClient) -> None:
+    thought, cut = "<think>Zero. Half.</think>One. Two.", "<think>Zero. Half."
+    steps = [[7, 12], [13, 18], [26, 30], [31, 35]]
+    sent = [
+        {"id": "g", "prompt": "Count.", "responses": [{"text": thought, "steps": steps}]},
+        {"id": "cut", "prompt": "Count.", "responses": [{"text": cut, "steps": steps[:2]}]},
+    ]
+    criteria = [{"id": "final", "kind": "answer", "description": "Says two."}, *SIMPLE["criteria"]]
+    options: dict[str, Any] = {"rubric": {"criteria": criteria}, "protocol": "stepwise", "steps": "given"}
+    before = await judged(client, sent, run="run", mode="stepwise", **options)
+    done = await reverified(client, verdicts="all")
+    assert (done.usage.judge_calls, done.progress.discarded) == (0, {"without steps": 1})
+    (result,) = await results_of(client, done.id)
+    expected = before.groups[0].responses[0]
+    (again,) = result["responses"]
+    assert again["reward"] == expected.reward
+    assert [one["step"] for one in again["verdicts"]] == [one.step for one in expected.verdicts]
+
+
 async def test_the_console_shows_both_runs_and_what_changed(
     client: AsyncClient, transport: httpx2.AsyncBaseTransport, judges: FlakyJudges
 ) -> None:

@@ -275,10 +275,21 @@ def _response(record: UseRecord, texts: Mapping[bytes, str], *, with_steps: bool
     row = record.response
     response = {"text": json.loads(texts[row.response]), "tokens": row.tokens, "stopped": row.stopped}
     if with_steps:
-        if row.spans is None:
-            raise _Unusable("without steps")
-        response["steps"] = [(start, end) for number, start, end in json.loads(row.spans) if number > 0]
+        response["steps"] = _steps(row.spans)
     return response
+
+
+def _steps(spans: str | None) -> list[tuple[int, int]]:
+    """Return the recorded steps under their numbers. Raises `_Unusable` if there are none.
+
+    Steps in the thinking, which is not judged, have no spans. A character of it stands for each of them, so that the
+    next step keeps its number.
+    """
+    steps = [(number, start, end) for number, start, end in json.loads(spans or "[]") if number > 0]
+    if not steps:
+        raise _Unusable("without steps")
+    thought = [(place, place + 1) for place in range(steps[0][0] - 1)]
+    return thought + [(start, end) for _, start, end in steps]
 
 
 def _request(
