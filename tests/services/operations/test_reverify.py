@@ -210,6 +210,15 @@ async def test_rubric_dropout_leaves_out_the_same_criteria(client: AsyncClient) 
     assert (done.summary["groups"], done.summary["rewards"], done.summary["rewards_changed"]) == (10, 40, 0)
 
 
+async def test_rubric_dropout_draws_as_for_the_first_run_however_often_it_is_judged_again(client: AsyncClient) -> None:
+    await judged(client, groups(10), rubric=RUBRIC, run="run", step=2, dropout={"keep": 0.5})
+    await reverified(client, verdicts="all")
+    await written(client, "run/reverified")
+    done = await reverified(client, run="run/reverified", verdicts="all", into="again")
+    assert (done.summary["rewards"], done.summary["rewards_changed"]) == (40, 0)
+    assert (done.summary["compared"], done.usage.judge_calls) == (80, 0)
+
+
 async def test_a_reference_answer_that_is_empty_is_shown_as_before(client: AsyncClient) -> None:
     beside = {"reference_answer": "", "ground_truth": "", "grounding": ""}
     await judged(client, [one | beside for one in groups(5)], rubric=SIMPLE, run="run")

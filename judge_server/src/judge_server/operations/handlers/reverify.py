@@ -302,7 +302,7 @@ def _request(
         **CHUNK_OPTIONS,
         "run": operation.new_run,
         "step": recorded.step,
-        "reverifies": operation.run,
+        "reverifies": rules.reverifies or operation.run,  # rubric dropout draws by the run that was judged first
         "allow_retired": True,
         "judge": operation.judge or rules.judge,
         "judging": dict(rules.judging) | changed,
