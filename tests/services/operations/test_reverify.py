@@ -219,6 +219,16 @@ async def test_rubric_dropout_draws_as_for_the_first_run_however_often_it_is_jud
     assert (done.summary["compared"], done.usage.judge_calls) == (80, 0)
 
 
+async def test_verdicts_that_are_uncertain_or_left_out_are_not_counted_as_failed(client: AsyncClient) -> None:
+    options: dict[str, Any] = {"dropout": {"keep": 0.5}, "uncertain_band": [0.2, 0.8], "on_uncertain": "skip"}
+    await judged(client, groups(10), rubric=RUBRIC, run="run", **options)
+    done = await reverified(client, verdicts="all")
+    assert 0 < done.summary["compared"] < 80
+    assert (done.summary["failed_before"], done.summary["failed_after"]) == (0, 0)
+    before = [response for one in await results_of(client, done.id) for response in one["before"]["responses"]]
+    assert any(None in response["scores"].values() for response in before)
+
+
 async def test_a_reference_answer_that_is_empty_is_shown_as_before(client: AsyncClient) -> None:
     beside = {"reference_answer": "", "ground_truth": "", "grounding": ""}
     await judged(client, [one | beside for one in groups(5)], rubric=SIMPLE, run="run")

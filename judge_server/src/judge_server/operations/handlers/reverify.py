@@ -51,8 +51,9 @@ class ReverifyHandler(SummingHandler):
     """Judges recorded groups again, through a client of the service.
 
     A result has a group's rewards or verdicts as the service answers them, its `index`, `step` and the judge's
-    `fingerprint`, and under `before` the recorded `fingerprint` and each response's `reward`, `status` and `scores` by
-    criterion, null for a verdict that failed. Groups that cannot be judged again are counted by reason.
+    `fingerprint`, and under `before` the recorded `fingerprint` and each response's `reward`, `status`, `scores` by
+    criterion, null for a verdict without one, and the number of verdicts that `failed`. Groups that cannot be judged
+    again are counted by reason.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class ReverifyHandler(SummingHandler):
                 counts["groups"] += 1
                 for after, before in zip(result["responses"], result["before"]["responses"], strict=True):
                     counts["responses"] += 1
+                    counts["failed_before"] += before["failed"]
                     counts.update(_changes(before["scores"], after["verdicts"]))
                     old, new = before["reward"], after.get("reward")
                     counts["rewarded_before"] += old is not None
@@ -221,8 +223,8 @@ _SAME_REWARD = 1e-9
 
 
 def _changes(before: Mapping[str, float | None], after: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Count verdicts that failed before and after, and those that were met and are not, or the other way round."""
-    counts = Counter[str](failed_before=sum(score is None for score in before.values()), verdicts=len(after))
+    """Count verdicts that failed, and those that were met before and are not, or the other way round."""
+    counts = Counter[str](verdicts=len(after))
     for verdict in after:
         counts["failed_after"] += verdict["status"] == "failed"
         old, new = before.get(verdict["criterion"]), verdict["score"]
@@ -335,9 +337,10 @@ def _before(recorded: Sequence[UseRecord]) -> dict[str, Any]:
             {
                 "reward": one.response.reward,
                 "status": one.response.status,
-                "scores": {verdict.criterion: verdict.score for verdict in _verdicts(one)},
+                "scores": {verdict.criterion: verdict.score for verdict in verdicts},
+                "failed": sum(verdict.status == "failed" for verdict in verdicts),
             }
-            for one in recorded
+            for one, verdicts in ((one, list(_verdicts(one))) for one in recorded)
         ],
     }
 
