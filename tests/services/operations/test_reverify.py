@@ -236,6 +236,14 @@ async def test_a_reference_answer_that_is_empty_is_shown_as_before(client: Async
     assert (done.summary["compared"], done.usage.judge_calls, done.summary["rewards_changed"]) == (40, 0, 0)
 
 
+async def test_a_run_is_found_by_a_name_that_the_database_cannot_store(client: AsyncClient) -> None:
+    client.run = "a\0b"
+    await client.rewards(groups(1), rubric=SIMPLE)
+    await written(client, "a\N{REPLACEMENT CHARACTER}b")
+    done = await reverified(client, run="a\0b", verdicts="all", into="again")
+    assert done.summary["rewards"] == 4
+
+
 async def test_verdicts_without_rewards_are_judged_again_too(client: AsyncClient, judges: FlakyJudges) -> None:
     client.run = "run"
     await client.verdicts(groups(4, broken=2), rubric=RUBRIC)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
-from judge_server.ledger.rows import recorded_verdict
+from judge_server.ledger.rows import recorded_verdict, storable_text
 from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
 from judge_server.operations.handlers.judging import (
     CHUNK_OPTIONS,
@@ -65,6 +65,7 @@ class ReverifyHandler(SummingHandler):
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Find the groups, and put those that were recorded in the same way into chunks, in the order of judging."""
         assert isinstance(request, ReverifyOperation)
+        request = request.model_copy(update={"run": storable_text(request.run)})
         options = request.model_dump(mode="json", exclude={"kind"}, exclude_unset=True) | {"into": request.new_run}
         if isinstance(request.rubric, str):
             options["rubric"] = (await find_rubric(self.rubrics, project_id, request.rubric)).reference
