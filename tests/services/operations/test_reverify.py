@@ -244,6 +244,14 @@ async def test_a_run_is_found_by_a_name_that_the_database_cannot_store(client: A
     assert done.summary["rewards"] == 4
 
 
+async def test_options_that_do_not_fit_the_recorded_ones_are_refused_with_the_reason(client: AsyncClient) -> None:
+    await judged(client, groups(1), rubric=SIMPLE, run="run")
+    request = {"kind": "reverify", "run": "run", "verdicts": "all", "judging": {"protocol": "likert"}}
+    done = await end_of(client, (await client.submit(request)).id)
+    assert done.state == "failed"
+    assert "the last said: reward.mode 'weighted_mean' does not support" in (done.problem or "")
+
+
 async def test_verdicts_without_rewards_are_judged_again_too(client: AsyncClient, judges: FlakyJudges) -> None:
     client.run = "run"
     await client.verdicts(groups(4, broken=2), rubric=RUBRIC)

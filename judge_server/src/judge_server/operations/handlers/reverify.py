@@ -327,7 +327,7 @@ def _request(
         return RewardRequest.model_validate(body)
     except ValidationError as error:
         first = field_errors(error.errors())[0]
-        raise FatalChunkError(f"{first.field}: {first.message}") from None
+        raise FatalChunkError(f"{first.field}: {first.message}" if first.field else first.message) from None
 
 
 def _before(recorded: Sequence[UseRecord]) -> dict[str, Any]:
