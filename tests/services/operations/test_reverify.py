@@ -262,6 +262,16 @@ async def test_verdicts_without_rewards_are_judged_again_too(client: AsyncClient
     assert (done.summary["rewards"], done.summary["mean_reward_after"]) == (0, None)
 
 
+async def test_verdicts_without_rewards_keep_their_uncertain_band(client: AsyncClient) -> None:
+    client.run = "run"
+    answer = await client.verdicts(groups(4), rubric=SIMPLE, uncertain_band=[0.2, 0.8])
+    await written(client, "run")
+    results = await results_of(client, (await reverified(client, verdicts="all")).id)
+    again = [verdict["status"] for one in results for response in one["responses"] for verdict in response["verdicts"]]
+    assert again == [v.status for group in answer.groups for response in group.responses for v in response.verdicts]
+    assert set(again) == {"ok", "uncertain"}
+
+
 async def test_what_cannot_be_judged_again_is_counted_with_its_reason(client: AsyncClient) -> None:
     text = [{"role": "user", "content": "Look: [image sha256:" + "0" * 64 + "]"}]
     sent = [*groups(2), {"id": "seen", "prompt": text, "responses": ["Yes."]}]

@@ -396,7 +396,10 @@ class Scorer:
                     rules=job.rules,
                     reward_rules=job.reward_rules if wants_rewards else None,
                     judging_rules=JudgingRules(
-                        judge=request.judge, judging=request.judging, reverifies=request.reverifies
+                        judge=request.judge,
+                        judging=request.judging,
+                        reverifies=request.reverifies,
+                        uncertain_band=None if wants_rewards else job.rules.band,
                     ),
                 )
             )

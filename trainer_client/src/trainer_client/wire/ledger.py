@@ -309,11 +309,13 @@ class JudgingRules(_Rules):
 
     Attributes:
         reverifies: the run whose responses it judged again.
+        uncertain_band: the band in force if the request was for verdicts only; of others, `RewardRules` have it.
     """
 
     judge: JudgeName = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
     reverifies: RunName | None = None
+    uncertain_band: UncertainBand | None = None
 
 
 class RewardRules(_Rules):

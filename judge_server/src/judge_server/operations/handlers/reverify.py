@@ -313,8 +313,10 @@ def _request(
         "groups": groups,
     }
     try:
+        same_judge = operation.judge in (None, rules.judge)
         if recorded.mode is None:
-            return VerdictRequest.model_validate(body)
+            band = rules.uncertain_band if same_judge else None
+            return VerdictRequest.model_validate(body | {"uncertain_band": band})
         rewarded = RewardRules.read(recorded.reward_rules)
         if rewarded is None:
             raise FatalChunkError(f"a later release recorded how responses of run {operation.run!r} were rewarded")
@@ -322,7 +324,7 @@ def _request(
             name: "null" if (policy := getattr(rewarded, name)) == "error" else policy
             for name in ("on_failure", "on_uncertain")
         }
-        band = rewarded.uncertain_band if operation.judge in (None, rules.judge) else None
+        band = rewarded.uncertain_band if same_judge else None
         body |= {**policies, "reward": rewarded.reward, "dropout": rewarded.dropout, "uncertain_band": band}
         return RewardRequest.model_validate(body)
     except ValidationError as error:
