@@ -26,13 +26,14 @@ FILES ?= tests
 NUMBER ?= 200
 SEED ?= 0
 TRL ?= 0.27.0
-ADAPTERS ?= inspect_ai deepeval mlflow verifiers skyrl tinker_cookbook areal ms_swift
+ADAPTERS ?= inspect_ai deepeval mlflow verifiers skyrl tinker_cookbook areal ms_swift openenv
 ADAPTER_LIBRARY_inspect_ai := inspect-ai==0.3.285
 ADAPTER_LIBRARY_deepeval := deepeval==4.3.1
 ADAPTER_LIBRARY_mlflow := mlflow==3.18.0
 ADAPTER_LIBRARY_verifiers := verifiers==0.4.0
 ADAPTER_LIBRARY_skyrl := skyrl-gym==0.4.0
 ADAPTER_LIBRARY_tinker_cookbook := tinker-cookbook==0.6.1 tokenizers transformers
+ADAPTER_LIBRARY_openenv := openenv==0.10.0
 IMAGES ?= api worker client judge-cpu
 # What these two need beyond the part that calls reward functions does not install without a GPU, or takes minutes.
 ADAPTER_LIBRARY_areal := colorlog

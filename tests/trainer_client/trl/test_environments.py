@@ -1,9 +1,13 @@
 """TRL's environments with methods that inspect single prompts or regenerate some responses."""
 
+import json
+
 import pytest
 from trl.chat_template_utils import qwen3_chat_template
 
+from tests.fixtures.ports import unused_port
 from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, policy, settings, tokenizer
+from trainer_client.adapters import RubricScorer
 from trainer_client.trl import RubricGRPOTrainer, RubricReward
 
 pytestmark = pytest.mark.trl
@@ -29,6 +33,35 @@ class Counter:
         return self.begun
 
 
+class Exam(Counter):
+    """An environment that owns its reward, None until its service has judged an answer."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url, self.reward = url, None
+
+    def reset(self, **_):
+        super().reset()
+        self.reward = None
+
+    def answer(self, text: str) -> str:
+        """Answer.
+
+        Args:
+            text: The answer.
+
+        Returns:
+            A confirmation.
+        """
+        service = f"http://127.0.0.1:{unused_port()}" if text == WRONG else self.url
+        scorer = RubricScorer(service, PLAIN, deadline_s=20 if service == self.url else 0.3, grace_s=0.0)
+        self.reward = scorer.require(scorer.score_blocking("(3+4)*2=?", text, {"ground_truth": "14"}))
+        return "Noted."
+
+    def get_reward(self):
+        return self.reward
+
+
 class RecordingRollout:
     """A rollout function for messages that records the number of prompts and environments of each call."""
 
@@ -47,7 +80,7 @@ class RecordingRollout:
         }
 
 
-def living(tmp_path, url, rollout, factory=Counter, **given):
+def living(tmp_path, url, rollout, factory=Counter, reward=None, **given):
     words = tokenizer()
     words.chat_template = qwen3_chat_template
     data = dataset(FACTUAL).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
@@ -56,7 +89,7 @@ def living(tmp_path, url, rollout, factory=Counter, **given):
     model = policy(tmp_path / "policy")
     model.config.max_position_embeddings = 4096
     return RubricGRPOTrainer(
-        model, [RubricReward(url)], settings(tmp_path, **given), train_dataset=data, processing_class=words,
+        model, [reward or RubricReward(url)], settings(tmp_path, **given), train_dataset=data, processing_class=words,
         rollout_func=rollout, environment_factory=factory,
     )  # fmt: skip
 
@@ -79,3 +112,32 @@ def test_scaffolded_prompts_keep_the_environments_of_their_rows(tmp_path, url, f
     made.train()
     assert rollout.asked == [(8, [1] * 8)]
     assert made.state.log_history[0]["scaffold/prompts"] == 1.0
+
+
+def calling(*texts):
+    """A rollout function whose responses call the tool `answer`; TRL runs it and lets the policy continue."""
+    calls = [json.dumps({"name": "answer", "arguments": {"text": text}}) for text in texts]
+    rollout = RecordingRollout(*(f"<tool_call>\n{call}\n</tool_call>" for call in calls))
+    return lambda prompts, trainer: rollout(prompts, trainer) | {"logprobs": None}
+
+
+def test_a_tool_whose_judging_failed_leaves_its_environment_without_a_reward(tmp_path, url):
+    options = {"max_completion_length": 1000, "required_rewards": ["Exam"]}
+    made = living(tmp_path, url, calling(RIGHT, WRONG), lambda: Exam(url), **options)
+    made.train()
+    logged = made.state.log_history[0]
+    assert (logged["tools/call_frequency"], logged["tools/failure_frequency"]) == (1.0, 0.5)
+    assert (logged["rewards/Exam/mean"], logged["rewards/Exam/missing"]) == (1.0, 0.5)
+    assert logged["rubric/left_out"] == 0.5
+
+
+def test_rewards_that_environments_and_rollouts_hold_are_added_to_the_rubrics(tmp_path, url):
+    def scored(prompts, trainer):
+        return RecordingRollout(RIGHT)(prompts, trainer) | {"score": [0.5] * len(prompts)}
+
+    def owned(environments, score, **_):
+        return [one.begun + value for one, value in zip(environments, score, strict=True)]
+
+    made = living(tmp_path, url, scored, reward=RubricReward(url, extra_rewards=[owned], weights=[1.0, 0.5]))
+    made.train()
+    assert made.state.log_history[0]["rewards/RubricReward/mean"] == 1.75
