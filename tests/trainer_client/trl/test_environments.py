@@ -1,4 +1,4 @@
-"""TRL's environments with methods that inspect single prompts or regenerate some responses."""
+"""TRL's environments: with methods that inspect single prompts or regenerate some responses, and with own rewards."""
 
 import json
 

@@ -2,8 +2,8 @@
 
     rubric = RubricJudge("http://judge:8000", "math/quadratics", read=self.judged)
 
-OpenEnv's containers cannot compute with None, and its clients often make a 0 of it, so a step that could not be judged
-raises `NoReward`: the environment's server answers the step with an error, and the client raises it.
+OpenEnv's `Gate` and `WeightedSum` cannot compute with None, so a step that could not be judged raises `NoReward`: the
+environment's server answers the step with an error, and the client raises it.
 """
 
 from collections.abc import Callable, Mapping
