@@ -246,7 +246,7 @@ async def test_a_run_is_found_by_a_name_that_the_database_cannot_store(client: A
 
 async def test_options_that_do_not_fit_the_recorded_ones_are_refused_with_the_reason(client: AsyncClient) -> None:
     await judged(client, groups(1), rubric=SIMPLE, run="run")
-    request = {"kind": "reverify", "run": "run", "verdicts": "all", "judging": {"protocol": "likert"}}
+    request = {"kind": "reverify", "run": "run", "verdicts": "all", "judging": {"protocol": "likert"}, "into": "likert"}
     done = await end_of(client, (await client.submit(request)).id)
     assert done.state == "failed"
     assert "the last said: reward.mode 'weighted_mean' does not support" in (done.problem or "")
@@ -289,6 +289,8 @@ async def test_a_request_for_nothing_is_refused_with_the_reason(client: AsyncCli
         await reverified(client)
     with pytest.raises(InvalidRequest, match="into is the run itself"):
         await reverified(client, into="run")
+    with pytest.raises(InvalidRequest, match="name the new run with into, because judge is given"):
+        await reverified(client, judge="second")
 
 
 async def test_steps_that_a_request_gave_are_given_again(client: AsyncClient) -> None:
@@ -338,3 +340,19 @@ async def test_the_console_shows_both_runs_and_what_changed(
     assert "2 groups, 8 responses" in page
     assert "<td>6</td><td>8</td>" in page
     assert "<td>4</td><td>0</td>" in page
+
+
+async def test_groups_that_are_large_together_are_judged_in_several_requests(client: AsyncClient) -> None:
+    sent = [{"id": f"q{n}", "prompt": "Long?", "responses": [f"{n} " * 500_000]} for n in range(5)]
+    await judged(client, sent, rubric=SIMPLE, run="run")
+    done = await reverified(client, verdicts="all")
+    assert (done.summary["groups"], done.summary["rewards_changed"]) == (5, 0)
+    assert [one["id"] for one in await results_of(client, done.id)] == [f"q{n}" for n in range(5)]
+    assert (done.usage.judge_calls, done.usage.cached) == (0, 10)
+
+
+async def test_rewards_that_a_policy_made_are_not_compared(client: AsyncClient, judges: FlakyJudges) -> None:
+    await judged(client, groups(2, broken=2), rubric=RUBRIC, run="run", on_failure="zero")
+    judges.fails_on = ""
+    done = await reverified(client)
+    assert (done.summary["rewarded_before"], done.summary["rewarded_after"], done.summary["rewards"]) == (3, 4, 3)

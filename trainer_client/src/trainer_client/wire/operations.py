@@ -93,7 +93,8 @@ class ReverifyOperation(RequestModel):
 
     Attributes:
         run: the run to judge again.
-        into: the run that the new records belong to; by default `RUN/reverified`.
+        into: the run that the new records belong to; by default `RUN/reverified`. Required with another judge, options
+            or rubric.
         verdicts: `failed` for the groups in which a verdict failed, `all` for every group.
         share: the share of these groups to judge, in (0, 1]; a hash of each group decides which.
         first_step, last_step: only groups of these training steps, both included.
@@ -118,6 +119,12 @@ class ReverifyOperation(RequestModel):
         if self.into == self.run:
             raise ValueError(
                 f"into is the run itself, whose records stay as they are; name another run than {self.run!r}"
+            )
+        otherwise = [name for name in ("judge", "judging", "rubric") if name in self.model_fields_set]
+        if self.into is None and otherwise:
+            raise ValueError(
+                f"name the new run with into, because {otherwise[0]} is given: {self.run + REVERIFIED_SUFFIX!r} is for "
+                "what is judged as it was recorded, and records of several judges or rubrics do not belong in one run"
             )
         if self.into is None and len(self.run) > MAX_RUN_CHARACTERS - len(REVERIFIED_SUFFIX):
             raise ValueError(f"the run's name is too long to have {REVERIFIED_SUFFIX!r} added to it; set into")

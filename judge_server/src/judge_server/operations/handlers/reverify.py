@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -30,12 +30,24 @@ from judge_server.ports import LedgerReader, OperationStore, RubricSource
 from judge_server.scoring.rubrics import find_rubric
 from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseFilter, UseRecord
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
-from trainer_client.wire import RewardAnswer, RewardRequest, Verdict, VerdictAnswer, VerdictRequest
+from trainer_client.wire import (
+    GroupRewards,
+    GroupVerdicts,
+    RewardAnswer,
+    RewardRequest,
+    Verdict,
+    VerdictAnswer,
+    VerdictRequest,
+)
 from trainer_client.wire.ledger import JudgingRules, RewardRules
 from trainer_client.wire.operations import MAX_INPUTS, ReverifyOperation
 from trainer_client.wire.problems import field_errors
+from trainer_client.wire.usage import Usage
 
 _READ_AT_ONCE = 2_000
+_PART_CHARACTERS = 4_000_000
+"""The most characters of the groups of one request. As JSON, that is far below the limit of a body."""
+
 _STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
 """What the ledger keeps of an image in a message."""
 
@@ -45,6 +57,15 @@ _Key = tuple[bytes, int]
 
 class _Unusable(Exception):
     """A group cannot be judged again; the message is the reason, under which it is counted."""
+
+
+class _RecordedGroup(NamedTuple):
+    """A recorded group: its number among those of the operation, its records, the group to send, and its characters."""
+
+    number: int
+    recorded: list[UseRecord]
+    group: dict[str, Any]
+    size: int
 
 
 class ReverifyHandler(SummingHandler):
@@ -150,43 +171,50 @@ class ReverifyHandler(SummingHandler):
         if work.body is None:
             return ChunkOutcome(summary=await self._summary(work.ref, work.request))
         operation = ReverifyOperation.model_validate(work.request)
-        project, run = work.ref.project_id, operation.run
+        found, discarded = await self._read(work, operation)
+        results: list[dict[str, Any]] = []
+        usage, failed = Counter[str](), 0
+        for part in _parts(found):
+            answer = await self._judge(work, _request(part[0].recorded[0].request, part, operation))
+            usage.update({name: value for name, value in answer.usage if value})
+            groups: Sequence[GroupRewards | GroupVerdicts] = answer.groups
+            for one, group in zip(part, groups, strict=True):
+                failed += any(v.status == "failed" for response in group.responses for v in response.verdicts)
+                results.append(
+                    {"index": one.number, "step": one.recorded[0].request.step, "fingerprint": fingerprint_of(answer)}
+                    | group.model_dump(mode="json")
+                    | {"before": _before(one.recorded)}
+                )
+        return ChunkOutcome(results, Usage.model_validate(usage), {"failed": failed}, discarded)
+
+    async def _read(
+        self, work: LeasedChunk, operation: ReverifyOperation
+    ) -> tuple[list["_RecordedGroup"], Counter[str]]:
+        """Read the groups of a chunk; return them and how many cannot be judged again, by reason."""
+        project, run = work.ref.project_id, storable_text(operation.run)
         places = [[(bytes.fromhex(request), place) for request, place in group] for group in work.body["groups"]]
         wanted = ResponseFilter(project, run, keys=tuple([key for group in places for key in group]))
         records = {_key(one): one for one in await self._ledger.responses(wanted)}
         texts = await read_texts(self._ledger, project, [one.response for one in records.values()])
-        groups: list[dict[str, Any]] = []
-        judged: list[tuple[int, list[UseRecord]]] = []
+        found: list[_RecordedGroup] = []
         discarded: Counter[str] = Counter()
         for index, keys in enumerate(places, work.body["first"]):
             recorded = [records[key] for key in keys if key in records]
             try:
                 if len(recorded) < len(keys):
                     raise _Unusable("purged")
-                groups.append(_group(recorded, texts, operation))
-                judged.append((index, recorded))
+                size = sum(len(texts.get(digest, "")) for one in recorded for digest in digests_of(one.response))
+                found.append(_RecordedGroup(index, recorded, _group(recorded, texts, operation), size))
             except _Unusable as reason:
                 discarded[str(reason)] += 1
-        if not groups:
-            return ChunkOutcome(discarded=discarded)
-        request = _request(judged[0][1][0].request, groups, operation)
-        answer: RewardAnswer | VerdictAnswer
+        return found, discarded
+
+    async def _judge(self, work: LeasedChunk, request: RewardRequest | VerdictRequest) -> RewardAnswer | VerdictAnswer:
         if isinstance(request, RewardRequest):
-            answer = await self.rewards(work, request)
-        else:
-            answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
-            require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
-        failed = sum(
-            any(verdict.status == "failed" for response in group.responses for verdict in response.verdicts)
-            for group in answer.groups
-        )
-        results = [
-            {"index": index, "step": recorded[0].request.step, "fingerprint": fingerprint_of(answer)}
-            | group.model_dump(mode="json")
-            | {"before": _before(recorded)}
-            for (index, recorded), group in zip(judged, answer.groups, strict=True)
-        ]
-        return ChunkOutcome(results, answer.usage, {"failed": failed}, discarded)
+            return await self.rewards(work, request)
+        answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
+        require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
+        return answer
 
     async def _summary(self, ref: ChunkRef, request: Mapping[str, Any]) -> dict[str, JsonValue]:
         """Compare all results with what was recorded; rewards are compared where there is one before and after."""
@@ -199,7 +227,7 @@ class ReverifyHandler(SummingHandler):
                     counts["responses"] += 1
                     counts["failed_before"] += before["failed"]
                     counts.update(_changes(before["scores"], after["verdicts"]))
-                    old, new = before["reward"], after.get("reward")
+                    old, new = _own_reward(before), _own_reward(after)
                     counts["rewarded_before"] += old is not None
                     counts["rewarded_after"] += new is not None
                     if old is not None and new is not None:
@@ -223,6 +251,11 @@ _COUNTS = (
 _SAME_REWARD = 1e-9
 
 
+def _own_reward(response: Mapping[str, Any]) -> float | None:
+    """Return the reward that verdicts gave; None without one, or if the failure policy alone made it."""
+    return None if response.get("status") == "unscored" else response.get("reward")
+
+
 def _changes(before: Mapping[str, float | None], after: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Count verdicts that failed, and those that were met before and are not, or the other way round."""
     counts = Counter[str](verdicts=len(after))
@@ -233,6 +266,18 @@ def _changes(before: Mapping[str, float | None], after: Sequence[Mapping[str, An
             counts["compared"] += 1
             counts["changed"] += (old >= MET_FROM) != (new >= MET_FROM)
     return counts
+
+
+def _parts(found: Sequence[_RecordedGroup]) -> Iterator[list[_RecordedGroup]]:
+    """Divide groups into requests that are no larger than `_PART_CHARACTERS`, but for a single group that is."""
+    part: list[_RecordedGroup] = []
+    for one in found:
+        if part and sum(each.size for each in part) + one.size > _PART_CHARACTERS:
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
 
 
 def _key(record: UseRecord) -> _Key:
@@ -256,13 +301,14 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str], operation:
     rules = JudgingRules.read(recorded[0].request.judging_rules)
     if rules is None:
         raise _Unusable("recorded before options were")
-
     found = [texts.get(digest) for one in recorded for digest in digests_of(one.response)]
     if None in found:
         raise _Unusable("without texts")
     if any(_STORED_IMAGE.search(text) for text in found if text is not None):
         raise _Unusable("with images")
     steps = operation.judging if "steps" in operation.judging.model_fields_set else rules.judging
+    if steps.steps == "given" and "reasoning" in operation.judging.model_fields_set:
+        raise _Unusable("with steps in another part of the response")
     group = {
         "id": first.group_id,
         "prompt": json.loads(texts[first.prompt]),
@@ -296,7 +342,7 @@ def _steps(spans: str | None) -> list[tuple[int, int]]:
 
 
 def _request(
-    recorded: RequestRow, groups: Sequence[dict[str, Any]], operation: ReverifyOperation
+    recorded: RequestRow, groups: Sequence[_RecordedGroup], operation: ReverifyOperation
 ) -> RewardRequest | VerdictRequest:
     """Return a request like the recorded one. Raises `FatalChunkError` if the changed options cannot be combined."""
     rules = JudgingRules.read(recorded.judging_rules) or JudgingRules()
@@ -310,7 +356,7 @@ def _request(
         "judge": operation.judge or rules.judge,
         "judging": dict(rules.judging) | changed,
         "rubric": operation.rubric,
-        "groups": groups,
+        "groups": [one.group for one in groups],
     }
     try:
         same_judge = operation.judge in (None, rules.judge)

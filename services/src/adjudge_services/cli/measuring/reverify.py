@@ -35,7 +35,12 @@ def reverify(
         Literal["failed", "all"], typer.Option(help="Groups with a failed verdict, or every group.")
     ] = "failed",
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of these groups to judge, chosen by a hash.")] = 1.0,
-    into: Annotated[str | None, typer.Option(help="The run of the new records; by default RUN/reverified.")] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="The run of the new records; by default RUN/reverified. Needed with another judge, rubric or options."
+        ),
+    ] = None,
     first_step: FirstStepOption = None,
     last_step: LastStepOption = None,
     rubric: Annotated[
@@ -69,6 +74,7 @@ def reverify(
     key = "reverify " + hashlib.sha256(request.model_dump_json(exclude_unset=True).encode()).hexdigest()
     with open_client(url) as client:
         operation = client.submit(request, idempotency_key=key)
+        before = operation.ended_at if operation.state == "done" else None
         if operation.state in ("failed", "cancelled"):
             operation = client.retry_operation(operation.id)
         operation = follow(client, operation.id)
@@ -78,6 +84,12 @@ def reverify(
         print_json(operation.model_dump(mode="json"))
         return
     show(operation)
+    if before is not None:
+        err.print(
+            f"this was judged at {before:%Y-%m-%d %H:%M} UTC, and nothing was asked now; to judge the run as it is "
+            "now, name another run with --into",
+            markup=False,
+        )
 
 
 def show(operation: Operation) -> None:
