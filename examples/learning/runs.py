@@ -66,6 +66,8 @@ _GROUP_OF_EIGHT = {"num_generations": 8}
 _NO_BONUS = {"entropy_coef": 0.0}
 """With the paper's 0.01 the policy does not learn within 40 steps: see docs/learning.md."""
 
+_UNSCALED = {"scale_rewards": "none"}
+
 RUNS: Mapping[str, TrainingRun] = {
     "outcome": TrainingRun("outcome only", "rubric", reward=_OUTCOME),
     "rubric": TrainingRun("rubric, one number a response", "rubric"),
@@ -92,5 +94,17 @@ RUNS: Mapping[str, TrainingRun] = {
     "twelve-declared": TrainingRun("the rubric's own weights", "rubric", twelve_rubric, experiment="twelve"),
     "twelve-contrast": TrainingRun(
         "contrast", "rubric", twelve_rubric, reward={"weighting": "contrast"}, experiment="twelve"
+    ),
+    "twelve-gdpo": TrainingRun("GDPO", "gdpo", twelve_rubric, reward={"components": "criterion"}, experiment="twelve"),
+    "twelve-unscaled": TrainingRun(
+        "the rubric's own weights, unscaled", "rubric", twelve_rubric, settings=_UNSCALED, experiment="twelve"
+    ),
+    "twelve-contrast-unscaled": TrainingRun(
+        "contrast, unscaled",
+        "rubric",
+        twelve_rubric,
+        reward={"weighting": "contrast"},
+        settings=_UNSCALED,
+        experiment="twelve",
     ),
 }
