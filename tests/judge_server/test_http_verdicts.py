@@ -46,7 +46,7 @@ async def test_a_verdict_request_refuses_reward_options(http: httpx2.AsyncClient
     answer = await http.post("/v1/verdicts", json=request("x", reward={"mode": "points"}))
     (error,) = checked_problem(answer)["errors"]
     assert error["field"] == "reward"
-    assert error["message"].startswith("unknown field; check its spelling. Known here: run, step, rubric,")
+    assert error["message"].startswith("unknown field; check its spelling. Known here: run, step, reverifies, rubric,")
 
 
 async def compare(http: httpx2.AsyncClient, *pairs: tuple[Any, Any], **fields: Any) -> ComparisonAnswer:

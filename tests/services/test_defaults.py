@@ -207,7 +207,7 @@ def test_the_small_servers_have_enough_connections_for_an_api_and_a_worker_at_fu
     api = len(pools) + 1  # operations create theirs when the application starts
     Worker(settings, None, 1)  # type: ignore[arg-type]  # it does nothing yet
     worker = len(pools) + 1 - api
-    assert (api * POOL, worker * POOL) == (75, 30), "docs/defaults.md names these numbers"
+    assert (api * POOL, worker * POOL) == (75, 45), "docs/defaults.md names these numbers"
     for text in (
         "\n".join(COMPOSE["postgres"]["command"]),
         (ROOT / "helm/adjudge/templates/dev-stores.yaml").read_text(),
