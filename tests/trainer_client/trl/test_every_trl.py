@@ -11,7 +11,7 @@ import torch
 from packaging.version import Version
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from tests.trainer_client.trl.training import dataset, policy, tokenizer
+from tests.trainer_client.trl.training import dataset, one_step, policy, tokenizer
 from trainer_client import Client
 from trainer_client.trl import RubricReward, TooManyUnscored
 
@@ -26,17 +26,8 @@ def trainer(kinds, folder, reward, **given):
     """One step on eight short responses of a random policy."""
     make, config = kinds
     settings = {
-        "output_dir": str(folder / "out"),
+        **one_step(folder),
         "run_name": "every-trl",
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "max_steps": 1,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
         "max_completion_length": 48,
     }
     return make(

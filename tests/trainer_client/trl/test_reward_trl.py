@@ -17,7 +17,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, Train
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from tests.services.processes import serving
-from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
+from tests.trainer_client.trl.training import dataset, one_step, policy, saying, tokenizer
 from trainer_client import Client, InvalidRequest, UnknownRubric
 from trainer_client.trl._reward.distributed import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
@@ -43,16 +43,7 @@ def small_url(tmp_path_factory):
 
 def settings(config, folder, **given):
     fixed = {
-        "output_dir": str(folder / "out"),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "max_steps": 1,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
+        **one_step(folder),
         "max_completion_length": 8,
         "shuffle_dataset": False,
     }

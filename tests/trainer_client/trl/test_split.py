@@ -242,19 +242,10 @@ def grpo(folder: Path, functions: list[Any], *, texts: Sequence[str] = SAID, **g
     """TRL's own trainer, with two groups of four scripted responses in a step."""
     from trl import GRPOConfig, GRPOTrainer
 
-    from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
+    from tests.trainer_client.trl.training import dataset, one_step, policy, saying, tokenizer
 
     usual = {
-        "output_dir": str(folder / "out"),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "max_steps": 1,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
+        **one_step(folder),
         "max_completion_length": 64,
         "shuffle_dataset": False,
     }

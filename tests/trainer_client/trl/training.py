@@ -109,22 +109,29 @@ def saying(*texts: str, ended: bool = True) -> Callable[[list[Any], Any], dict[s
     return rollout
 
 
+def one_step(folder: Path) -> dict[str, Any]:
+    """Settings of any TRL for one step on a CPU, with two groups of four responses."""
+    return {
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "max_steps": 1,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+    }
+
+
 def settings(folder: Path, **given: Any) -> "RubricGRPOConfig":
     """Settings for a CPU: SGD at a rate of 1, without clipping, so that a step is its gradient."""
     from trainer_client.trl import RubricGRPOConfig
 
     return RubricGRPOConfig(
         **{
-            "output_dir": str(folder / "out"),
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": "none",
-            "disable_tqdm": True,
-            "save_strategy": "no",
-            "logging_steps": 1,
-            "max_steps": 1,
-            "per_device_train_batch_size": 8,
-            "num_generations": 4,
+            **one_step(folder),
             "max_completion_length": 64,
             "optim": "sgd",
             "learning_rate": 1.0,

@@ -16,6 +16,7 @@ Intervals are percentiles of 1,000 resamples of prompts, whose responses are sim
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from statistics import NormalDist
@@ -28,7 +29,7 @@ from judge_server.evaluation.corrected_rates import clusters_of, effective_size
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text
 from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan, wilson
-from judge_server.ledger.rows import encode_cursor, recorded_verdict
+from judge_server.ledger.rows import encode_cursor, recorded_verdict, response_pages
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, RunReportQuery, UseRecord, VerdictKey
@@ -94,7 +95,7 @@ class _Response(NamedTuple):
     @property
     def reward(self) -> float | None:
         """The reward; None without one of its own verdicts, or if a ranking made it, which is relative to its group."""
-        return None if self.row.status == "unscored" or self.mode == "ranking" else self.row.reward
+        return None if self.mode == "ranking" else self.row.own_reward
 
 
 @dataclass(slots=True)
@@ -213,17 +214,18 @@ async def _read(ledger: LedgerReader, project_id: str, run: str, ends: Sequence[
     for first, last in ends:
         part: list[_Response] = []
         wanted, verdicts = ResponseFilter(project_id, run, first, last, limit=_PAGE), 0
-        while page := await ledger.responses(wanted):
-            if verdicts > most:
-                read.cut = True
-                break
-            unknown = {digest for one in page if (digest := one.response.rubric) is not None and digest not in rubrics}
-            for digest, text in (await ledger.texts(project_id, [*unknown])).items():
-                rubrics[digest] = {one["id"]: Criterion.model_validate(one) for one in json.loads(text)}
-            part += await run_in_thread(_responses, page, rubrics)
-            verdicts += sum(len(one.votes) for one in page)
-            read.judges |= {one.request.fingerprint: one.request.model or "" for one in page if one.request.fingerprint}
-            wanted = wanted._replace(after=(page[-1].response.request, page[-1].response.place))
+        async with aclosing(response_pages(ledger, wanted)) as pages:
+            async for page in pages:
+                if verdicts > most:
+                    read.cut = True
+                    break
+                used = {one.response.rubric for one in page if one.response.rubric is not None}
+                for digest, text in (await ledger.texts(project_id, [*used.difference(rubrics)])).items():
+                    rubrics[digest] = {one["id"]: Criterion.model_validate(one) for one in json.loads(text)}
+                part += await run_in_thread(_responses, page, rubrics)
+                verdicts += sum(len(one.votes) for one in page)
+                judges = {one.request.fingerprint: one.request.model or "" for one in page}
+                read.judges |= {fingerprint: model for fingerprint, model in judges.items() if fingerprint}
         read.parts.append(part)
     if len(ends) == 1:
         (whole,) = read.parts

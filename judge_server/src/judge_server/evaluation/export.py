@@ -10,17 +10,16 @@ are only compared within the group that was ranked. Responses without a reward a
 
 import hashlib
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, groupby, islice, product
+from itertools import combinations, islice, product
 from math import comb
 from typing import Any, NamedTuple, TypeAlias
 
 from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text, read_texts
-from judge_server.ledger.rows import recorded_verdict, storable_text
+from judge_server.ledger.rows import has_stored_image, recorded_verdicts, response_pages, storable_text
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, UseRecord
@@ -35,8 +34,6 @@ _RESPONSES_AT_ONCE = 64
 _ROWS_AT_ONCE = 64
 _KEYS_AT_ONCE = 500
 _KEY_BYTES = 16
-_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
-"""What the ledger keeps of an image in a message."""
 
 
 class ExportQuery(NamedTuple):
@@ -154,9 +151,8 @@ def left_out(summary: ExportSummary) -> list[str]:
 async def _paged(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[list[list[UseRecord]], None]:
     """Read the responses in the order of judging, each as a group of its own."""
     wanted = query.responses._replace(limit=_RESPONSES_AT_ONCE, with_votes=query.kind == "verdicts")
-    while page := await ledger.responses(wanted):
+    async for page in response_pages(ledger, wanted):
         yield [[record] for record in page]
-        wanted = wanted._replace(after=_key(page[-1]))
 
 
 async def _grouped(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[list[list[UseRecord]], None]:
@@ -164,11 +160,10 @@ async def _grouped(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[l
     groups: dict[bytes, list[tuple[bytes, int]]] = {}
     wanted = query.responses._replace(limit=_INDEXED_AT_ONCE, with_votes=False)
     part = 0
-    while page := await ledger.responses(wanted):
+    async for page in response_pages(ledger, wanted):
         for record in page:
             part += record.response.position == 0
-            groups.setdefault(_comparable(record, part), []).append(_key(record))
-        wanted = wanted._replace(after=_key(page[-1]))
+            groups.setdefault(_comparable(record, part), []).append(record.key)
     votes = query.kind == "pairs" and query.by == "criterion"
     rest = iter(groups.values())
     while some := list(_some_groups(rest)):
@@ -177,7 +172,7 @@ async def _grouped(ledger: LedgerReader, query: ExportQuery) -> AsyncGenerator[l
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             own = tuple(keys[start : start + _KEYS_AT_ONCE])
             records = await ledger.responses(query.responses._replace(keys=own, with_votes=votes))
-            by_key |= {_key(record): record for record in records}
+            by_key |= {record.key: record for record in records}
         yield [[by_key[key] for key in group if key in by_key] for group in some]
 
 
@@ -187,10 +182,6 @@ def _some_groups(groups: Iterator[list[tuple[bytes, int]]]) -> Iterator[list[tup
     while count < _RESPONSES_AT_ONCE and (group := next(groups, None)) is not None:
         count += len(group)
         yield group
-
-
-def _key(record: UseRecord) -> tuple[bytes, int]:
-    return record.response.request, record.response.place
 
 
 def _comparable(record: UseRecord, part: int) -> bytes:
@@ -235,7 +226,12 @@ class _Rows:
     def texts_needed(self, groups: Iterable[Sequence[UseRecord]]) -> Iterator[ResponseRow]:
         """Yield the responses whose texts rows may need."""
         needs_rewards = self._query.kind != "verdicts" and self._query.by == "total"
-        return (one.response for group in groups for one in group if not needs_rewards or _reward(one) is not None)
+        return (
+            one.response
+            for group in groups
+            for one in group
+            if not needs_rewards or one.response.own_reward is not None
+        )
 
     def make(self, groups: Iterable[Sequence[UseRecord]], texts: Mapping[bytes, str]) -> Iterator[Row]:
         """Make the rows of groups of comparable responses."""
@@ -256,7 +252,7 @@ class _Rows:
 
     def _rewarded(self, group: Sequence[UseRecord]) -> list[UseRecord]:
         """Return the responses that have a reward of their own verdicts."""
-        rewarded = [one for one in group if _reward(one) is not None]
+        rewarded = [one for one in group if one.response.own_reward is not None]
         self._counts["unrewarded"] += len(group) - len(rewarded)
         return rewarded
 
@@ -307,7 +303,10 @@ class _Rows:
                 continue
             row = dict(zip(("prompt", "chosen", "rejected"), written, strict=True)) | {"margin": pair.margin}
             if about is None:
-                row |= {"chosen_reward": _reward(pair.chosen), "rejected_reward": _reward(pair.rejected)}
+                row |= {
+                    "chosen_reward": pair.chosen.response.own_reward,
+                    "rejected_reward": pair.rejected.response.own_reward,
+                }
             else:
                 row |= {"criterion": about.id, "description": storable_text(about.description)}
             yield row | _origin(pair.chosen)
@@ -332,7 +331,7 @@ class _Rows:
 
     def _pairs_by_criterion(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[_Pair]:
         criteria = self._criteria(group[0], texts) if group else {}
-        verdicts = [(one, {verdict.criterion: verdict for verdict in _verdicts_of(one)}) for one in group]
+        verdicts = [(one, {verdict.criterion: verdict for verdict in recorded_verdicts(one)}) for one in group]
         for criterion in criteria.values():
             if criterion.id != self._query.criterion and (criterion.shadow or self._query.criterion is not None):
                 continue
@@ -346,12 +345,12 @@ class _Rows:
         sign = -1.0 if criterion.avoided else 1.0
         use = "probability" if all(verdict.probability is not None for _, verdict in scored) else "score"
         valued = [(one, sign * getattr(verdict, use)) for one, verdict in scored]
-        met = {_key(one): _is_met(verdict) for one, verdict in scored}
+        met = {one.key: _is_met(verdict) for one, verdict in scored}
         if len(scored) >= 2 and len(set(met.values())) == 1:
             self._counts["tied"] += 1
             return
         for pair in self._pairs_of(valued, criterion):
-            if met[_key(pair.rejected)] == criterion.avoided != met[_key(pair.chosen)]:
+            if met[pair.rejected.key] == criterion.avoided != met[pair.chosen.key]:
                 yield pair
             else:
                 self._counts["tied"] += 1
@@ -359,7 +358,7 @@ class _Rows:
     def _verdicts(self, group: Sequence[UseRecord], texts: Mapping[bytes, str]) -> Iterator[Row]:
         for one in group:
             row, criteria = one.response, self._criteria(one, texts)
-            for verdict in _verdicts_of(one):
+            for verdict in recorded_verdicts(one):
                 criterion = criteria.get(verdict.criterion)
                 if criterion is None:
                     self._counts["without_criterion"] += 1
@@ -413,7 +412,7 @@ class _Rows:
         found = [texts[digest] for digest in digests]
         prompt, *answers = map(_read, found)
         conversation = any(not isinstance(text, str) for text in (prompt, *answers))
-        if conversation and any(_STORED_IMAGE.search(text) for text in found):
+        if conversation and any(map(has_stored_image, found)):
             self._counts["with_images"] += 1
             return None
         if self._messages is None:
@@ -437,13 +436,8 @@ def _as_messages(role: str, text: Any) -> Any:
     return [{"role": role, "content": text}] if isinstance(text, str) else text
 
 
-def _reward(one: UseRecord) -> float | None:
-    """Return the reward as answered; None without one, or if the failure policy alone made it."""
-    return None if one.response.status == "unscored" else one.response.reward
-
-
 def _known_reward(one: UseRecord) -> float:
-    reward = _reward(one)
+    reward = one.response.own_reward
     assert reward is not None
     return reward
 
@@ -451,10 +445,6 @@ def _known_reward(one: UseRecord) -> float:
 def _origin(one: UseRecord) -> Row:
     """Return where a row is from, as the console and `GET /v1/verdicts` name it."""
     return {"step": one.request.step, "group": one.response.group_id}
-
-
-def _verdicts_of(one: UseRecord) -> Iterator[Verdict]:
-    return (recorded_verdict(list(votes)) for _, votes in groupby(one.votes, key=lambda vote: vote[0].slot))
 
 
 def _is_met(verdict: Verdict) -> bool:

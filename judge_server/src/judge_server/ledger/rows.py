@@ -11,9 +11,9 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import count
+from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from judge_server.judging.plan import PendingVerdict
@@ -30,6 +30,7 @@ from rubric_store.ledger.rows import (
     UNCERTAIN,
     LedgerRows,
     RequestRow,
+    ResponseFilter,
     ResponseRow,
     SignalRow,
     TextRow,
@@ -45,6 +46,7 @@ from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)
+_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
 _LARGEST_WINDOW = 15
 
@@ -350,6 +352,23 @@ def _to_recorded_verdict(
         at=request.created_at,
         **{name: json.loads(texts[d]) for name, d in digests.items() if d in texts},
     )
+
+
+def recorded_verdicts(record: UseRecord) -> Iterator[Verdict]:
+    """The verdicts on a response, by slot, from the rows of all their votes."""
+    return (recorded_verdict(list(votes)) for _, votes in groupby(record.votes, key=lambda vote: vote[0].slot))
+
+
+async def response_pages(ledger: LedgerReader, wanted: ResponseFilter) -> AsyncGenerator[list[UseRecord], None]:
+    """Read the selected responses of a run, `wanted.limit` at a time."""
+    while page := await ledger.responses(wanted):
+        yield page
+        wanted = wanted._replace(after=page[-1].key)
+
+
+def has_stored_image(text: str) -> bool:
+    """Whether a stored message, as JSON, has an image, of which the ledger keeps the digest only."""
+    return _STORED_IMAGE.search(text) is not None
 
 
 def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdict:

@@ -496,8 +496,10 @@ async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer
             extra["ranking"] = report(options.schedule, pairs)
             responses = await _rank_responses(job, judged, pairs)
         else:
-            large, responses = len(judged.verdicts) > RANKED_INLINE, []
-            weights = await run_inline_or_in_thread(large, effective_weights, terms, judged.verdicts, options)
+            responses = []
+            if options.weighting == "contrast":
+                large = len(judged.verdicts) > RANKED_INLINE
+                weights = await run_inline_or_in_thread(large, effective_weights, terms, judged.verdicts, options)
             for planned, verdicts in zip(group.responses, judged.verdicts, strict=True):
                 await slicer.yield_if_due()
                 responses.append(_reward_response(job, group.sample, terms, weights, planned, verdicts))

@@ -71,6 +71,11 @@ class ResponseRow(NamedTuple):
     ground_truth: bytes | None = None
     declared_reward: float | None = None
 
+    @property
+    def own_reward(self) -> float | None:
+        """The reward as answered; None without one, or if the failure policy alone made it."""
+        return None if self.status == "unscored" else self.reward
+
 
 UNCERTAIN = "uncertain"
 """The `failure` of every vote on a criterion whose verdict did not fail but was uncertain."""
@@ -246,6 +251,11 @@ class UseRecord(NamedTuple):
     request: RequestRow
     response: ResponseRow
     votes: list[tuple[UseRow, VerdictRow | None]]
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """The (request, place) of the response."""
+        return self.response.request, self.response.place
 
 
 class UseFilter(NamedTuple):

@@ -6,17 +6,15 @@ So the operation copies no texts, and what has been purged meanwhile is left out
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
-from judge_server.ledger.rows import recorded_verdict, storable_text
+from judge_server.ledger.rows import has_stored_image, recorded_verdicts, response_pages, storable_text
 from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
 from judge_server.operations.handlers.judging import (
     CHUNK_OPTIONS,
@@ -35,7 +33,6 @@ from trainer_client.wire import (
     GroupVerdicts,
     RewardAnswer,
     RewardRequest,
-    Verdict,
     VerdictAnswer,
     VerdictRequest,
 )
@@ -47,9 +44,6 @@ from trainer_client.wire.usage import Usage
 _READ_AT_ONCE = 2_000
 _PART_CHARACTERS = 4_000_000
 """The most characters of the groups of one request. As JSON, that is far below the limit of a body."""
-
-_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
-"""What the ledger keeps of an image in a message."""
 
 _Key = tuple[bytes, int]
 """A response of the ledger: its request and place."""
@@ -133,24 +127,22 @@ class ReverifyHandler(SummingHandler):
     ) -> AsyncIterator[tuple[RequestRow, list[_Key]]]:
         """Find the groups to judge again, as they were sent, with their requests."""
         failed = await self._failed(project_id, request) if request.verdicts == "failed" else None
+        if failed is not None and not failed:
+            return
         wanted = ResponseFilter(
             project_id, request.run, request.first_step, request.last_step, limit=_READ_AT_ONCE, with_votes=False
         )
         group: _Key | None = None
         keys: list[_Key] = []
         recorded: RequestRow | None = None
-        while True:
-            page = await self._ledger.responses(wanted) if failed is None or failed else []
+        async for page in response_pages(self._ledger, wanted):
             for one in page:
                 if (begins := _group_of(one)) != group:
                     if recorded is not None:
                         yield recorded, keys
                     chosen = (failed is None or begins in failed) and _share(begins) < request.share
                     group, keys, recorded = begins, [], one.request if chosen else None
-                keys.append(_key(one))
-            if len(page) < _READ_AT_ONCE:
-                break
-            wanted = wanted._replace(after=_key(page[-1]))
+                keys.append(one.key)
         if recorded is not None:
             yield recorded, keys
 
@@ -191,10 +183,10 @@ class ReverifyHandler(SummingHandler):
         self, work: LeasedChunk, operation: ReverifyOperation
     ) -> tuple[list["_RecordedGroup"], Counter[str]]:
         """Read the groups of a chunk; return them and how many cannot be judged again, by reason."""
-        project, run = work.ref.project_id, storable_text(operation.run)
+        project, run = work.ref.project_id, operation.run
         places = [[(bytes.fromhex(request), place) for request, place in group] for group in work.body["groups"]]
         wanted = ResponseFilter(project, run, keys=tuple([key for group in places for key in group]))
-        records = {_key(one): one for one in await self._ledger.responses(wanted)}
+        records = {one.key: one for one in await self._ledger.responses(wanted)}
         texts = await read_texts(self._ledger, project, [one.response for one in records.values()])
         found: list[_RecordedGroup] = []
         discarded: Counter[str] = Counter()
@@ -280,10 +272,6 @@ def _parts(found: Sequence[_RecordedGroup]) -> Iterator[list[_RecordedGroup]]:
         yield part
 
 
-def _key(record: UseRecord) -> _Key:
-    return record.response.request, record.response.place
-
-
 def _group_of(record: UseRecord) -> _Key:
     """The request of a group and the place of its first response; a request may have several groups of one id."""
     return record.response.request, record.response.place - record.response.position
@@ -304,7 +292,7 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str], operation:
     found = [texts.get(digest) for one in recorded for digest in digests_of(one.response)]
     if None in found:
         raise _Unusable("without texts")
-    if any(_STORED_IMAGE.search(text) for text in found if text is not None):
+    if any(has_stored_image(text) for text in found if text is not None):
         raise _Unusable("with images")
     steps = operation.judging if "steps" in operation.judging.model_fields_set else rules.judging
     if steps.steps == "given" and "reasoning" in operation.judging.model_fields_set:
@@ -389,10 +377,6 @@ def _before(recorded: Sequence[UseRecord]) -> dict[str, Any]:
                 "scores": {verdict.criterion: verdict.score for verdict in verdicts},
                 "failed": sum(verdict.status == "failed" for verdict in verdicts),
             }
-            for one, verdicts in ((one, list(_verdicts(one))) for one in recorded)
+            for one, verdicts in ((one, list(recorded_verdicts(one))) for one in recorded)
         ],
     }
-
-
-def _verdicts(record: UseRecord) -> Iterator[Verdict]:
-    return (recorded_verdict(list(votes)) for _, votes in groupby(record.votes, key=lambda vote: vote[0].slot))
