@@ -6,25 +6,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from judge_server.scoring.weighting import BLEND, LARGEST_FACTOR, effective_weights, with_weights
+from tests.trainer_client.judged_criteria import criterion, verdict
 from trainer_client.modes import MODES
 from trainer_client.rewards import ResponseFacts, read_criteria, reward_verdicts
-from trainer_client.wire import Criterion, Failure, RewardOptions, RewardRequest, Verdict
+from trainer_client.wire import RewardOptions, RewardRequest, Verdict
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import WEIGHED, needs_whole_groups
 
 CONTRAST = RewardOptions(mode="absolute_points", weighting="contrast")
 SHARE = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.001, 1))
 PERHAPS = st.one_of(st.none(), SHARE)
-
-
-def criterion(name, weight=1.0, **fields):
-    return Criterion(id=name, description="?", weight=weight, **fields)
-
-
-def verdict(name, score, probability=None):
-    if score is None:
-        return Verdict(criterion=name, status="failed", failure=Failure(kind="parse", detail=""))
-    return Verdict(criterion=name, status="ok", score=score, probability=probability)
 
 
 def judged(criteria, scores):

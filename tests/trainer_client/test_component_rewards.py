@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_examples import examples
+from tests.trainer_client.judged_criteria import criterion, verdict
 from trainer_client.dropout import CriteriaSample
 from trainer_client.modes import MODES
 from trainer_client.rewards import (
@@ -19,23 +20,13 @@ from trainer_client.rewards import (
     component_weights,
     reward_verdicts,
 )
-from trainer_client.wire import Criterion, CriterionKind, Failure, RewardOptions, Verdict
+from trainer_client.wire import CriterionKind, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules
 
 LINEAR = sorted(name for name, mode in MODES.items() if not mode.not_linear)
 BY = ("criterion", "kind", "tag")
 NO_FACTS = ResponseFacts()
 SHARE = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, allow_subnormal=False))
-
-
-def criterion(name, weight=1.0, **fields):
-    return Criterion(id=name, description="?", weight=weight, **fields)
-
-
-def verdict(name, score, probability=None):
-    if score is None:
-        return Verdict(criterion=name, status="failed", failure=Failure(kind="parse", detail=""))
-    return Verdict(criterion=name, status="ok", score=score, probability=probability)
 
 
 def outcome(criteria, scores, mode="points", by="criterion", policy="null", facts=NO_FACTS, **options):

@@ -5,7 +5,6 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -24,7 +23,14 @@ from judge_server.api.console.forms import (
 from judge_server.api.console.rendering import Console, PageRouter, Value, address
 from judge_server.api.console.runs import read_report
 from judge_server.errors import InvalidRequest, ServiceError
-from judge_server.ledger.rows import decode_cursor, digest_bytes, encode_cursor, recorded_verdict, storable_text
+from judge_server.ledger.rows import (
+    decode_cursor,
+    digest_bytes,
+    encode_cursor,
+    recorded_verdict,
+    recorded_verdicts,
+    storable_text,
+)
 from judge_server.ports import LedgerReader
 from judge_server.scoring.rubrics import digest_of_reference
 from judge_server.scoring.scorer import reward_of
@@ -269,8 +275,7 @@ class ShownResponse:
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """A verdict on each criterion, in the order of the rubric."""
-        slots = groupby(self.record.votes, key=lambda vote: vote[0].slot)
-        return tuple([recorded_verdict(list(votes)) for _, votes in slots])
+        return tuple(recorded_verdicts(self.record))
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -467,7 +472,7 @@ async def responses(console: Console, request: Request) -> Response:
 
     records, after = await _search(
         lambda after: ledger.responses(wanted._replace(after=after and after[:2])),
-        lambda record: (record.response.request, record.response.place, 0),
+        lambda record: (*record.key, 0),
         matches,
         _after(request),
         batch=wanted.limit,
