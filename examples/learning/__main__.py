@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.report import commit, machine
-from benchmarks.server import running_service
+from benchmarks.server import running, running_service
 from examples.learning.plot import draw, smoothed
 from examples.learning.policy import CACHE, load_or_train_policy
 from examples.learning.runs import EXPERIMENTS, RUNS, Experiment
+from tests.fixtures.ports import unused_port
 from tqdm import tqdm
 
 FILES = {
@@ -28,6 +29,7 @@ FILES = {
     "hard": "learning-hard",
     "unanswered": "learning-unanswered",
     "twelve": "learning-contrast",
+    "asked": "learning-saturated",
 }
 _LAST = 10
 
@@ -39,8 +41,13 @@ def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, f
         return
     for run, _ in todo:
         load_or_train_policy(EXPERIMENTS[RUNS[run].experiment].start)
-    # programs verify all criteria here, so the engine is never called
-    with running_service("scripted://hash") as (url, _), tqdm(total=len(todo), unit="run", desc="training") as bar:
+    port = unused_port()
+    judge, judge_url = [sys.executable, "-m", "examples.learning.judge", str(port)], f"127.0.0.1:{port}/v1"
+    with (
+        running(judge, dict(os.environ), f"http://{judge_url}/models"),
+        running_service(f"openai+http://{judge_url}?model=exact") as (url, _),
+        tqdm(total=len(todo), unit="run", desc="training") as bar,
+    ):
 
         def train(job: tuple[str, int]) -> None:
             run, seed = job

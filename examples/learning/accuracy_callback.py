@@ -26,7 +26,8 @@ class AccuracyCallback(GenerationCallback):
         steps: for each generation batch, measures of the responses to plain questions: the share with the right answer
             (`answer`), the mean share of right steps (`steps`), the shares with both right (`faithful`) and with any
             answer (`answered`), and the share of problems solved at least once (`solved`). `plain` is the share of
-            responses to plain questions, and `declared` the mean reward of all under the rubric's own weights.
+            responses to plain questions, `declared` the mean reward of all under the rubric's own weights, and `asked`
+            the mean number of verdicts that the judge was asked for.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,12 @@ class AccuracyCallback(GenerationCallback):
         rows = [] if generation.reward is None or generation.reward.last is None else generation.reward.last.rows
         rewards = [_declared(row.answer) for row in rows if row.answer is not None]
         seen["declared"] = np.mean([reward for reward in rewards if reward is not None] or [0.0])
+        asked = [
+            sum(one.method == "judge" and one.status != "left_out" for one in row.answer.verdicts)
+            for row in rows
+            if row.answer is not None
+        ]
+        seen["asked"] = np.mean(asked or [0.0])
         self.steps.append({name: float(value) for name, value in seen.items()})
         return {}
 

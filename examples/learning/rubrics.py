@@ -86,6 +86,13 @@ def twelve_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
     return {"criteria": [*learnt, _answer(problem, "process"), *met, *never, *opposed]}
 
 
+def asked_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
+    """Create `twelve_rubric` so that a judge is asked about the eight criteria that teach nothing."""
+    criteria = twelve_rubric(problem)["criteria"]
+    learnt, others = criteria[:4], criteria[4:]
+    return {"criteria": [*learnt, *({k: v for k, v in one.items() if k != "verification"} for one in others)]}
+
+
 def pitfall_id(mistake: Mistake, step: int) -> str:
     """Return the id of the criterion of `rubric` that detects a mistake, if the steps before are right."""
     ids = {

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from examples.learning.arithmetic import ArithmeticProblem
 from examples.learning.policy import PLAIN, UNEXPLAINED_STEPS, WITH_LONG_PROMPTS, PolicyConfig
-from examples.learning.rubrics import format_rubric, plain_rubric, rubric, twelve_rubric
+from examples.learning.rubrics import asked_rubric, format_rubric, plain_rubric, rubric, twelve_rubric
 
 _RIGHT = {"answer": "Right answers", "steps": "Right steps", "faithful": "Right answers by right steps alone"}
 _DECLARED = {"declared": "Declared reward", "answer": "Right answers", "steps": "Right steps"}
+_ASKED = {"declared": "Declared reward", "answer": "Right answers", "asked": "Judge calls of a response"}
 _ANSWERED = {"answered": "Responses with an answer", "answer": "Right answers", "steps": "Right steps"}
 
 
@@ -36,6 +37,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "hard": Experiment(WITH_LONG_PROMPTS, UNEXPLAINED_STEPS, 16, 40, _RIGHT),
     "unanswered": Experiment(WITH_LONG_PROMPTS, 0, 16, 40, _ANSWERED),
     "twelve": Experiment(PLAIN, 0, 32, 60, _DECLARED),
+    "asked": Experiment(PLAIN, 0, 32, 60, _ASKED),
 }
 
 
@@ -67,6 +69,7 @@ _NO_BONUS = {"entropy_coef": 0.0}
 """With the paper's 0.01 the policy does not learn within 40 steps: see docs/learning.md."""
 
 _UNSCALED = {"scale_rewards": "none"}
+_BUDGET = {"dropout": {"keep": 0.1, "saturated": True}}
 
 RUNS: Mapping[str, TrainingRun] = {
     "outcome": TrainingRun("outcome only", "rubric", reward=_OUTCOME),
@@ -106,5 +109,12 @@ RUNS: Mapping[str, TrainingRun] = {
         reward={"weighting": "contrast"},
         settings=_UNSCALED,
         experiment="twelve",
+    ),
+    "asked-all": TrainingRun("every criterion in every group", "rubric", asked_rubric, experiment="asked"),
+    "asked-saturated": TrainingRun(
+        "saturated criteria in a tenth of the groups", "rubric", asked_rubric, _BUDGET, experiment="asked"
+    ),
+    "asked-dropout": TrainingRun(
+        "half of all criteria in each group", "rubric", asked_rubric, {"dropout": {"keep": 0.5}}, experiment="asked"
     ),
 }

@@ -59,6 +59,7 @@ def settings(run: TrainingRun, seed: int, steps: int) -> RubricGRPOConfig:
     """Create the settings of a run: the common ones, and its own."""
     return RubricGRPOConfig(
         output_dir=".cache/learning/out",
+        run_name=f"{run.label}, seed {seed}",
         method=run.method,
         method_options=dict(run.options),
         max_steps=steps,

@@ -22,7 +22,7 @@ from trainer_client.rewards import reward, reward_outcome
 from trainer_client.steps import step_deltas
 from trainer_client.trl.methods.base import ScoredResponse
 from trainer_client.trl.methods.srar import Srar
-from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardRequest
+from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardRequest, RubricDropout
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
 
 LINEAR = [mode for mode in PROTOCOLS_FOR if mode not in NOT_LINEAR]
@@ -112,8 +112,8 @@ def test_a_draw_is_repeatable_and_keeps_the_share(keep: float, seed: int, size: 
     criteria = [Criterion(id=f"c{n}", description="?") for n in range(size)]
 
     def draw(**names: Any) -> CriteriaSample:
-        given = {"seed": seed, "run": "r", "step": 1, "group": "g"} | names
-        return draw_sample(criteria, keep, by_program=[False] * size, **given)
+        given = {"run": "r", "step": 1, "group": "g"} | names
+        return draw_sample(criteria, RubricDropout(keep=keep, seed=seed), by_program=[False] * size, **given)
 
     assert draw() == draw()
     judged = size - sum(draw().left_out)
@@ -123,10 +123,10 @@ def test_a_draw_is_repeatable_and_keeps_the_share(keep: float, seed: int, size: 
 
 def test_a_draw_differs_by_group_step_run_and_seed() -> None:
     criteria = [Criterion(id=f"c{n}", description="?") for n in range(20)]
-    given = {"seed": 0, "run": "r", "step": 1, "group": "g"}
+    given = {"run": "r", "step": 1, "group": "g"}
     draws = [
-        draw_sample(criteria, 0.5, by_program=[False] * 20, **given | other)  # type: ignore[arg-type]
-        for other in ({}, {"seed": 1}, {"run": None}, {"step": 2}, {"group": "h"})
+        draw_sample(criteria, RubricDropout(keep=0.5, seed=seed), by_program=[False] * 20, **given | other)  # type: ignore[arg-type]
+        for seed, other in ((0, {}), (1, {}), (0, {"run": None}), (0, {"step": 2}), (0, {"group": "h"}))
     ]
     assert len(set(draws)) == 5
 

@@ -21,7 +21,7 @@ from judge_server.evaluation.labelling import (
     preview_calibration,
     rank,
 )
-from judge_server.evaluation.metrics import wilson
+from judge_server.intervals import wilson
 from rubric_store.ledger.rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion

@@ -14,9 +14,9 @@ from judge_server.evaluation.metrics import (
     reliability,
     roc,
     weighted_spearman,
-    wilson,
 )
 from judge_server.evaluation.report import Measured, agreement
+from judge_server.intervals import wilson
 from tests.hypothesis_examples import examples
 
 JUDGED = st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 4)), min_size=4, max_size=40)

@@ -68,3 +68,20 @@ async def test_signals_are_purged_with_the_run(ledger: SQLLedger) -> None:
     ledger.purge(PROJECT, run="run")
     ledger.write(request(2, [["b"]], step=1))
     assert (await ledger.monitored_run(QUERY)).signals == []
+
+
+async def test_the_last_groups_of_each_criterion_before_a_step_are_counted(ledger: SQLLedger) -> None:
+    def groups(number: int, name: str, step: int, met: int, count: int, **fields: str) -> LedgerRows:
+        rows = judged(number, step, signal="criterion", **fields)
+        signal = rows.signals[0]._replace(name=name, pairs=count, x=float(met))
+        return rows._replace(signals=[signal])
+
+    for number, (name, step, met, count) in enumerate(
+        [("a", 0, 0, 9), ("a", 1, 3, 3), ("b", 1, 0, 2), ("a", 2, 2, 3), ("a", 500, 4, 4), ("b", 501, 1, 1)]
+    ):
+        ledger.write(groups(number, name, step, met, count))
+    ledger.write(groups(7, "a", 1, 5, 5, run="other"))
+    assert await ledger.criterion_groups(PROJECT, "run", 3, 4) == {"a": (5.0, 6.0), "b": (0.0, 2.0)}
+    assert await ledger.criterion_groups(PROJECT, "run", 2, 4) == {"a": (3.0, 12.0), "b": (0.0, 2.0)}
+    assert await ledger.criterion_groups(PROJECT, "run", 502, 100) == {"a": (4.0, 4.0), "b": (1.0, 1.0)}
+    assert await ledger.criterion_groups(PROJECT, "run", 0, 100) == {}

@@ -168,9 +168,9 @@ def reward_outcome(
             If a reward needs failed and uncertain verdicts, `skip` drops its own first; of the policies of those that
             are still needed, `error` wins over `null`, and `null` over zero.
         uncertain: M flags: whether the score is missing because the judge was uncertain, and did not fail.
-        sample: which criteria rubric dropout left out. The reward is then the Horvitz-Thompson estimate of
-            `trainer_client.dropout`, which is not clipped. `skip` takes the criteria that it drops out of the rubric
-            that is estimated. Only for linear modes.
+        sample: which criteria rubric dropout left out. The reward is then the estimate of `trainer_client.dropout`,
+            which is not clipped. `skip` takes the criteria that it drops out of the rubric that is estimated. Only for
+            linear modes.
         kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
             for all. Not for `likert` and `outcome`.
         format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
@@ -272,8 +272,9 @@ def reward_verdicts(
     if len(terms) != len(verdicts):
         raise ValueError(f"there are {len(verdicts)} verdicts for {len(terms)} criteria; give one for each")
     droppable = (False,) * len(terms) if sample is None else sample.droppable
+    if_left_out = 0.0 if sample is None else sample.left_out_value
     rewarded = [
-        _Counted(term, 0.0 if verdict.status == "left_out" else verdict.value(options.use), verdict, may_go)
+        _Counted(term, if_left_out if verdict.status == "left_out" else verdict.value(options.use), verdict, may_go)
         for term, verdict, may_go in zip(terms, verdicts, droppable, strict=True)
         if not term.shadow
     ]
@@ -299,15 +300,16 @@ def _outcome(
     status: Literal["scored", "partial"],
 ) -> RewardOutcome:
     """Return the reward of the criteria that count, by the bounds of their missing scores and the policies."""
-    worst, best = _bounds(mode, counted, given, None if sample is None else sample.inclusion)
+    worst, best = _bounds(mode, counted, given, sample)
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [each for each in counted if each.score is None]
     skipped = [each for each in missing if each.policy(rules) == "skip"]
     if skipped:
         rest = [each for each in counted if each not in skipped]
-        inclusion = None if sample is None else sample.inclusion_without(sum(each.droppable for each in skipped))
-        worst, best = _bounds(mode, rest, given, inclusion) if rest and inclusion != 0 else (None, None)
+        removed = sum(each.droppable for each in skipped)
+        estimable = sample is None or sample.inclusion_without(removed) > 0
+        worst, best = _bounds(mode, rest, given, sample, removed) if rest and estimable else (None, None)
         if worst == best:
             outcome = RewardOutcome(worst, status, "skip", len(skipped))
             return outcome if worst is not None else RewardOutcome(None, "unscored")
@@ -454,7 +456,8 @@ def _given(options: RewardOptions, format_ok: bool | None, terms: Sequence[Term]
 class _Counted(NamedTuple):
     """A criterion that counts, the number that enters the reward, and the verdict behind it.
 
-    A criterion that dropout left out has the score 0. `droppable` ones are judged with the probability of the sample.
+    A criterion that dropout left out has the sample's score for these. `droppable` ones are judged with the probability
+    of the sample.
     """
 
     term: Term
@@ -468,20 +471,22 @@ class _Counted(NamedTuple):
 
 
 def _bounds(
-    mode: Mode, counted: Sequence[_Counted], given: Given, inclusion: float | None
+    mode: Mode, counted: Sequence[_Counted], given: Given, sample: CriteriaSample | None, removed: int = 0
 ) -> tuple[float | None, float | None]:
     """Return the rewards of the worst and of the best completion of the missing scores.
 
-    With the probability of inclusion of a sample, the reward is the Horvitz-Thompson estimate: the formula of scores
-    divided by it.
+    With a sample, the reward is the estimate of `trainer_client.dropout` for the rubric without the `removed` droppable
+    criteria that were judged.
     """
-    formula = mode.value if inclusion is None else mode.estimate
+    formula = mode.value if sample is None else mode.estimate
 
     def completed(good: bool) -> float | None:
         scored = []
         for each in counted:
             score = each.score if each.score is not None else float(good == mode.rises(each.term))
-            scored.append((each.term, score / inclusion if inclusion is not None and each.droppable else score))
+            if sample is not None and each.droppable:
+                score = sample.estimate(score, removed)
+            scored.append((each.term, score))
         return formula(scored, given)
 
     worst = completed(good=False)

@@ -28,7 +28,8 @@ from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text
-from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan, wilson
+from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan
+from judge_server.intervals import wilson
 from judge_server.ledger.rows import encode_cursor, recorded_verdict, response_pages
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread

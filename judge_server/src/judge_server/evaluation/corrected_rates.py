@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from judge_server.evaluation.metrics import LEVEL, Estimate, Z
+from judge_server.evaluation.metrics import LEVEL, Estimate
+from judge_server.intervals import Z
 from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, JudgeError, MeasuredJudge, MeasuredRate
 from trainer_client.wire.monitors import Interval
 

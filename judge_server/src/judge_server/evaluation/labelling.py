@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
+from judge_server.intervals import wilson
 from judge_server.judging.calibration import Calibration, criterion_key
 from judge_server.ports import LabelStore, LedgerReader
 from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, ResponseRow, UseRecord, VerdictRow
@@ -343,7 +344,6 @@ def labels_to_halve(agreed: int, n: int) -> int:
 
     `n` is at least 1; the rate is taken to stay as it is.
     """
-    from judge_server.evaluation.metrics import wilson
 
     def width(labels: int) -> float:
         low, high = wilson(agreed / n * labels, labels)

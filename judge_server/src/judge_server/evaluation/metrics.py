@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from judge_server.intervals import wilson
 from judge_server.judging.combining import Band
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -298,18 +299,6 @@ def reliability(probabilities: Sequence[float], labels: Sequence[bool]) -> tuple
         mean = float(p[inside].mean()) if n else float("nan")
         found.append(ReliabilityBin(place / BINS, (place + 1) / BINS, n, mean, *share))
     return tuple(found)
-
-
-Z = 1.959963984540054
-"""The 97.5% quantile of the normal distribution, for intervals of 95%."""
-
-
-def wilson(successes: float, n: float, z: float = Z) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion (Wilson 1927)."""
-    p = successes / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
-    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
 
 
 def roc(scores: Sequence[float], labels: Sequence[bool]) -> tuple[tuple[float, float], ...]:

@@ -356,6 +356,15 @@ class LedgerReader(RunReader, Protocol):
     async def responses(self, wanted: ResponseFilter) -> list[UseRecord]:
         """Return the selected responses of a run, oldest first, with all their votes."""
 
+    async def criterion_groups(
+        self, project_id: str, run: str, before: int, groups: int
+    ) -> dict[str, tuple[float, float]]:
+        """Return, by criterion, in how many of its last groups all responses met it, and how many groups these are.
+
+        These are about `groups` groups, those of whole steps, from the last 400 steps before a step. Groups with fewer
+        than two verdicts on a criterion are not counted.
+        """
+
     async def set_measures(self, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:
         """Set what a trainer reports of a step by name; what was set before under other names stays."""
 

@@ -57,6 +57,7 @@ from trainer_client.wire import (
 from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.ledger import JudgingRules, RewardRules
+from trainer_client.wire.rewards import GOLD_SUFFIX
 
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""
@@ -274,7 +275,7 @@ async def _plan_verdicts(
         votes=options.votes,
         group=index,
         defences=options.defences,
-        left_out=left_out_ids(rubric.criteria, sample),
+        left_out=() if sample is None else flagged_ids(rubric.criteria, sample.left_out),
         steps=options.steps,
     )
     members = prepared.members or (prepared,)
@@ -347,22 +348,15 @@ def _draw(
     if request.dropout is None:
         return None
     by_program = [verification_of(prepared, criterion, context) is not None for criterion in rubric.criteria]
+    run = request.reverifies or (request.run or "").removesuffix(GOLD_SUFFIX) or None
     return draw_sample(
-        rubric.criteria,
-        request.dropout.keep,
-        by_program=by_program,
-        seed=request.dropout.seed,
-        run=request.reverifies or request.run,
-        step=request.step,
-        group=group.id,
+        rubric.criteria, request.dropout, by_program=by_program, run=run, step=request.step, group=group.id
     )
 
 
-def left_out_ids(criteria: Sequence[Criterion], sample: CriteriaSample | None) -> tuple[str, ...]:
-    """Return the ids of the criteria that a sample leaves out, in order."""
-    if sample is None:
-        return ()
-    return tuple([criterion.id for criterion, gone in zip(criteria, sample.left_out, strict=True) if gone])
+def flagged_ids(criteria: Sequence[Criterion], flags: Sequence[bool]) -> tuple[str, ...]:
+    """Return the ids of the criteria with a true flag, in order."""
+    return tuple([criterion.id for criterion, flag in zip(criteria, flags, strict=True) if flag])
 
 
 async def _plan(

@@ -152,6 +152,7 @@ def _rules(request: RecomputeRequest, recorded: str | None) -> RewardRules:
         on_failure=request.on_failure or ("null" if before.on_failure == "error" else before.on_failure),
         uncertain_band=request.uncertain_band,
         on_uncertain=request.on_uncertain or ("null" if before.on_uncertain == "error" else before.on_uncertain),
+        dropout=before.dropout,
     )
 
 
@@ -334,7 +335,7 @@ def _response(
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria, judged_by = rubrics[response.rubric]
     verdicts, use = _verdicts(response, rules.uncertain_band), rules.reward.use
-    sample = read_sample(judged_by, verdicts)
+    sample = read_sample(judged_by, verdicts, rules.dropout)
     with _refusals_at(where):
         _require_probabilities(verdicts, use)
         facts = ResponseFacts(response.format_ok, response.tokens, response.stopped, sample)

@@ -34,12 +34,13 @@ from judge_server.scoring.planner import (
     PlannedGroup,
     PlannedResponse,
     RecordSink,
+    flagged_ids,
     keeps_format,
-    left_out_ids,
     plan_groups,
 )
 from judge_server.scoring.ranking import compared, pair_verdicts, plan_tournaments
 from judge_server.scoring.rubrics import resolve_rubrics
+from judge_server.scoring.saturation import with_saturated_criteria
 from judge_server.scoring.verdicts import (
     decoy_failures,
     failure_of,
@@ -319,6 +320,8 @@ class Scorer:
         self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> ScoringJob:
         deadline, asked = asyncio.get_running_loop().time() + request.deadline_s, AskedGroups.of(request)
+        if isinstance(request, wire.RewardRequest):
+            request = await with_saturated_criteria(request, project_id, self.ledger)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
         rubrics = await resolve_rubrics(
@@ -508,7 +511,10 @@ async def _reward_group(job: ScoringJob, judged: JudgedGroup, slicer: TimeSlicer
     if options.components is not None:
         extra["component_weights"] = component_weights(with_weights(terms, weights), options)
     if group.sample is not None:
-        extra |= {"left_out": left_out_ids(group.rubric.criteria, group.sample), "inclusion": group.sample.inclusion}
+        sample, criteria = group.sample, group.rubric.criteria
+        extra |= {"left_out": flagged_ids(criteria, sample.left_out), "inclusion": sample.inclusion}
+        if sample.share is not None:
+            extra["saturated"] = flagged_ids(criteria, sample.droppable)
     return wire.GroupRewards(
         id=group.group.id,
         rubric=group.rubric.digest,

@@ -205,6 +205,7 @@ def usage_of(
         failed=len(set(failed) - outcomes.combined),
         clipped=_clipped(outcomes, groups) if checklist else 0,
         uncertain=_count_uncertain(outcomes, groups, rules),
+        left_out=sum([len(group.responses) * sum(group.sample.left_out) for group in groups if group.sample]),
         prompt_tokens_computed=costs.tokens_computed,
         prompt_tokens_reused=costs.tokens_reused,
         tokens_written=costs.tokens_written,

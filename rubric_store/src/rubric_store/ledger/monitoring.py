@@ -13,6 +13,7 @@ from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 _SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")
 _MAX_CONTROL_VERDICTS = 20_000
+_RECENT_STEPS = 400
 
 
 def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
@@ -31,6 +32,26 @@ def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
         _signals(connection, query._replace(run=query.run + GOLD_SUFFIX), numbers),
         _control(connection, query._replace(run=query.run + CONTROL_SUFFIX)),
     )
+
+
+def criterion_groups(
+    connection: Connection, project_id: str, run: str, before: int, groups: int
+) -> dict[str, tuple[float, float]]:
+    """Read in how many of its last groups before a step all responses met each criterion, and how many these are."""
+    newer = func.sum(signals.c.pairs).over(partition_by=signals.c.name, order_by=signals.c.step.desc())
+    recent = (
+        select(signals.c.name, signals.c.pairs, signals.c.x, (newer - signals.c.pairs).label("newer"))
+        .where(signals.c.project_id == project_id, signals.c.run == run, signals.c.signal == "criterion")
+        .where(signals.c.step < before, signals.c.step >= before - _RECENT_STEPS)
+        .subquery()
+    )
+    sums = (
+        select(recent.c.name, func.sum(recent.c.x).label("met"), func.sum(recent.c.pairs).label("groups"))
+        .where(recent.c.newer < groups)
+        .group_by(recent.c.name)
+        .order_by(recent.c.name)
+    )
+    return {row.name: (float(row.met), float(row.groups)) for row in connection.execute(sums)}
 
 
 def _steps(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) -> list[StepSums]:

@@ -13,8 +13,8 @@ from judge_server.ledger.monitoring.monitors import (
     correlation_interval,
     mean_interval,
     report,
+    share_interval,
     trend,
-    wilson,
 )
 from rubric_store.ledger.rows import MonitoredRun
 from tests.judge_server.ledger.monitoring.histories import control_round, history, level, ramp
@@ -120,7 +120,7 @@ def test_a_straight_line_changes_by_its_slope_times_the_steps(slope: float, star
 
 @given(st.integers(0, 500), st.integers(1, 500))
 def test_wilsons_interval_contains_the_share_and_stays_within_0_and_1(successes: int, more: int) -> None:
-    share = wilson(successes, successes + more, 1.96)
+    share = share_interval(successes, successes + more, 1.96)
     assert 0 <= share.low <= share.value + 1e-12
     assert share.value - 1e-12 <= share.high <= 1
 

@@ -485,9 +485,10 @@ class RubricReward:
 
     @property
     def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
-        """The mode and the judging options, without penalties and gold judge."""
+        """The mode and the judging options, without penalties, dropout and gold judge."""
         options = self._without_penalties
-        options.pop("gold", None)
+        for name in ("dropout", "gold"):
+            options.pop(name, None)
         return self.mode, options
 
     async def aclose(self) -> None:
@@ -678,7 +679,7 @@ def check_reward_options(
         options,
         on_failure=on_failure,
         deadline_s=deadline_s,
-        step=None,
+        step=0,
     )
 
 

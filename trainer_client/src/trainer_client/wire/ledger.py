@@ -321,7 +321,8 @@ class JudgingRules(_Rules):
 class RewardRules(_Rules):
     """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
 
-    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration.
+    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration. The saturated
+    criteria of `dropout` are named, whoever found them.
     """
 
     reward: RewardOptions = RewardOptions()

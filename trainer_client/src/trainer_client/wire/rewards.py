@@ -14,13 +14,14 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Flag,
     RequestList,
     RequestModel,
     SafeInt,
     is_missing,
     is_unset,
 )
-from trainer_client.wire.criteria import CriterionKind, VerificationMethod
+from trainer_client.wire.criteria import CriterionId, CriterionKind, VerificationMethod
 from trainer_client.wire.groups import (
     MAX_RUN_CHARACTERS,
     Group,
@@ -228,16 +229,20 @@ class GoldSampling(RequestModel):
 class RubricDropout(RequestModel):
     """Judge a random subset of the criteria of each group, with an unbiased estimate of the reward.
 
-    All responses of a group are judged by the same criteria. `trainer_client.dropout` has the formula, and which
+    All responses of a group are judged by the same criteria. `trainer_client.dropout` has the formulas, and which
     criteria are always judged. Only for modes that are linear in the scores.
 
     Attributes:
-        keep: the share of the droppable criteria to judge, in (0, 1]; their number is rounded up.
+        keep: the share of the droppable criteria to judge, in (0, 1]; their number is rounded up. Of saturated
+            criteria, the share of the groups in which each is judged.
         seed: with the run, the step and the group's id, it decides which.
+        saturated: leave out saturated criteria only, and count one that is left out as met: true for those that the
+            run's ledger shows before this step, which needs a `run` and a `step`, or the ids of up to 512 criteria.
     """
 
     keep: Annotated[float, Field(gt=0, le=1), STRICT_NUMBER]
     seed: SafeInt = 0
+    saturated: Flag | Annotated[RequestList[CriterionId], Field(max_length=512)] = False
 
 
 class RewardRequest(JudgingRequest):
@@ -318,6 +323,16 @@ class RewardRequest(JudgingRequest):
             raise ValueError(
                 f"mode {mode!r} {NOT_LINEAR[mode]}, so it is not linear in the scores and some of them give no "
                 "unbiased reward; leave out dropout, or take a linear mode such as 'weighted_mean' or 'points'"
+            )
+        if self.dropout is not None and self.dropout.saturated is not False and self.protocol == "stepwise":
+            raise ValueError(
+                "dropout.saturated counts criteria that are left out as met, and judging.protocol 'stepwise' asks in "
+                "which step they are met; leave out dropout.saturated, or take another protocol"
+            )
+        if self.dropout is not None and self.dropout.saturated is True and (not self.run or self.step is None):
+            raise ValueError(
+                "dropout.saturated is true, which takes the criteria from the earlier steps of the run; give the "
+                "request a run and a step, or name the criteria"
             )
         if self.dropout is not None and self.reward.weighting == "contrast":
             raise ValueError(
@@ -530,6 +545,7 @@ class GroupRewards(AnswerModel):
         id: the group's id.
         rubric: the digest of the rubric.
         left_out: the criteria that dropout left out; not in the JSON without dropout.
+        saturated: the criteria that dropout may have left out because they are saturated; not in the JSON without any.
         inclusion: the probability with which dropout judged each droppable criterion; not in the JSON without it.
         ranking: how the responses were ranked; only in that mode.
         component_weights: in a linear mode, the weight of each component: a reward before penalties is the sum of
@@ -542,6 +558,7 @@ class GroupRewards(AnswerModel):
     rubric: str | None = None
     grounding_characters_omitted: int = 0
     left_out: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    saturated: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
     inclusion: float | None = Field(default=None, exclude_if=is_unset)
     ranking: RankingReport | None = Field(default=None, exclude_if=is_unset)
     component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)

@@ -71,6 +71,7 @@ class Usage(AnswerModel):
         failed: distinct verdicts that failed.
         clipped: distinct verdicts that awarded more points than the criterion has, or fewer than 0.
         uncertain: distinct verdicts that were uncertain; left out of the JSON if there are none.
+        left_out: verdicts that rubric dropout left out; not in the JSON if there are none.
         seconds_queued: time that calls waited for the judge.
         seconds_judging: time that the judge worked on calls.
         compared: distinct verdicts on which at least two judges of a cascade or panel gave a score.
@@ -84,6 +85,7 @@ class Usage(AnswerModel):
     failed: int = 0
     clipped: int = 0
     uncertain: int = Field(default=0, exclude_if=is_unset)
+    left_out: int = Field(default=0, exclude_if=is_unset)
     prompt_tokens_computed: int = 0
     prompt_tokens_reused: int = 0
     tokens_written: int = 0

@@ -41,6 +41,7 @@ from judge_server.evaluation.labelling import (
     preview_calibration,
     rank,
 )
+from judge_server.intervals import wilson
 from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, encode_cursor, recorded_verdict, storable_text
 from judge_server.ports import LabelStore
@@ -280,8 +281,6 @@ def _run_labels(run: str, found: Sequence[LabelledUse]) -> RunLabels:
 
 
 def _criterion(name: str, found: Sequence[LabelledUse]) -> CriterionLabels:
-    from judge_server.evaluation.metrics import wilson  # takes long to import
-
     said = [(consensus(one.labels), judge_says(one.use)) for one in found]
     both = [(met, judged) for met, judged in said if met is not None and judged is not None]
     agreed = sum(met == judged for met, judged in both)

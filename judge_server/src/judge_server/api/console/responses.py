@@ -42,7 +42,7 @@ from rubric_store.ledger.rows import (
     VerdictKey,
     VerdictOutcome,
 )
-from trainer_client.dropout import read_sample
+from trainer_client.dropout import CriteriaSample, read_sample
 from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
@@ -117,15 +117,10 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
         return Explanation(f"The reward is {short(reward)} by the request's failure policy, because {failed}.")
     if options.weighting == "contrast":
         return _under_other_weights(recorded, rules, criteria, verdicts)
-    facts = recorded.facts._replace(sample=read_sample(criteria, verdicts) if criteria else None)
+    facts = recorded.facts._replace(sample=read_sample(criteria, verdicts, rules.dropout) if criteria else None)
     matches, dropped = _computes(recorded, criteria, verdicts, facts)
     if facts.sample is not None:
-        judged = sum(verdict.status != "left_out" for verdict in verdicts)
-        return Explanation(
-            f"The reward is an unbiased estimate of that of the whole rubric: {judged} of its {len(verdicts)} criteria "
-            "were judged, and the others were left out at random for the whole group.",
-            matches=matches,
-        )
+        return Explanation(_estimated(facts.sample, verdicts), matches=matches)
     criteria = [criterion for criterion in criteria if _counts(criterion, rules)]
     scores = [verdict.value(options.use) for verdict in counted]
     format_ok = bool(facts.format_ok)
@@ -137,6 +132,24 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
     missing = f" {failed[0].upper()}{failed[1:]}: {treated}." if failed else ""
     return Explanation(f"{told.sentence}{soft}{missing}", told.formula)
+
+
+def _estimated(sample: CriteriaSample, verdicts: Sequence[Verdict]) -> str:
+    """Say how dropout makes a reward of some of the verdicts."""
+    judged = sum(verdict.status != "left_out" for verdict in verdicts)
+    told = f"an unbiased estimate of that of the whole rubric: {judged} of its {len(verdicts)} criteria were judged"
+    if sample.share is None:
+        return f"The reward is {told}, and the others were left out at random for the whole group."
+    if any(sample.left_out):
+        told += ", and each of the others, which nearly all responses meet, counts as met"
+    droppable = zip(verdicts, sample.droppable, strict=True)
+    missed = [one.criterion for one, may_go in droppable if may_go and one.score is not None and one.score < 1]
+    if missed:
+        told += (
+            f". What the response misses of {', '.join(missed)} counts {1 / sample.share:.4g} times, since a share of "
+            f"{sample.share:.4g} of the groups is judged by it"
+        )
+    return f"The reward is {told}."
 
 
 def _under_other_weights(
@@ -306,7 +319,8 @@ class ShownResponse:
             return {}
         if rules.reward.weighting == "contrast" and not weights:
             return {}
-        facts = ResponseFacts(row.format_ok, row.tokens, row.stopped, read_sample(self.criteria, self.verdicts))
+        sample = read_sample(self.criteria, self.verdicts, rules.dropout)
+        facts = ResponseFacts(row.format_ok, row.tokens, row.stopped, sample)
         try:
             return reward_of(self.criteria, self.verdicts, rules, facts, weights).outcome.components
         except (ValueError, ServiceError):  # the explanation says so

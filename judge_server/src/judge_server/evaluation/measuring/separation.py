@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from judge_server.ledger.monitoring.monitors import wilson
+from judge_server.intervals import wilson
 from trainer_client.wire import Criterion, ResponseReward
 
 MAX_SUMMARY_CRITERIA = 200
-_Z = 1.959963984540054
-"""The 97.5% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +203,12 @@ def _criterion(
 
 def _difference_interval(better: Sequence[float], worse: Sequence[float]) -> tuple[float, float]:
     """Newcombe's interval of a difference of two means of scores in [0, 1] (Newcombe 1998, method 10)."""
-    one, other = (wilson(sum(scores), len(scores), _Z) for scores in (better, worse))
-    difference = one.value - other.value
-    low = difference - math.hypot(one.value - one.low, other.high - other.value)
-    high = difference + math.hypot(one.high - one.value, other.value - other.low)
+    one, other = fmean(better), fmean(worse)
+    one_low, one_high = wilson(sum(better), len(better))
+    other_low, other_high = wilson(sum(worse), len(worse))
+    difference = one - other
+    low = difference - math.hypot(one - one_low, other_high - other)
+    high = difference + math.hypot(one_high - one, other - other_low)
     return max(-1.0, low), min(1.0, high)
 
 

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import NormalDist, fmean, pvariance
+from statistics import fmean, pvariance
 from typing import Any, NamedTuple, TypeVar
 
+from judge_server.intervals import wilson
 from trainer_client.measures import Novelty, average_at_k, best_of_n, faithfulness, novelty, pass_at_k, point_biserial
 from trainer_client.steps import split_steps
 from trainer_client.text.loops import LoopSigns, loop_statistics
@@ -24,7 +25,6 @@ from trainer_client.wire import Comparison
 
 RESAMPLES = 500
 _TAILS = (0.025, 0.975)
-_Z = NormalDist().inv_cdf(_TAILS[1])
 
 _Item = TypeVar("_Item")
 
@@ -302,19 +302,12 @@ def interval(
     spread = pvariance(known) if known and known[0] < known[-1] else 0.0
     if share:
         variance = value * (1.0 - value)
-        return wilson(value, variance / spread if spread and variance > 0 else len(items))
+        effective = variance / spread if spread and variance > 0 else len(items)
+        return wilson(value * effective, effective)
     if not spread:
         return None, None
     low, high = (known[min(int(tail * len(known)), len(known) - 1)] for tail in _TAILS)
     return low, high
-
-
-def wilson(share: float, count: float) -> tuple[float, float]:
-    """Compute Wilson's 95% interval of a share of `count` independent items, in [0, 1] (Wilson 1927)."""
-    weight = _Z * _Z / count
-    middle = (share + weight / 2) / (1 + weight)
-    half = _Z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # against rounding errors
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from judge_server.intervals import wilson
 from judge_server.ledger.monitoring.signals import MET_FROM
 from judge_server.ports import RunReader
 from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
@@ -87,12 +88,10 @@ def _line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> t
     return (xy / xx, yy - xy * xy / xx) if xx > 0 else (0.0, yy)
 
 
-def wilson(successes: float, count: int, z: float) -> Interval:
+def share_interval(successes: float, count: int, z: float) -> Interval:
     """Return a share with Wilson's score interval; `count` must not be 0."""
-    share = successes / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return Interval(value=share, low=max(0.0, centre - half), high=min(1.0, centre + half), n=count)
+    low, high = wilson(successes, count, z)
+    return Interval(value=successes / count, low=low, high=high, n=count)
 
 
 def mean_interval(total: float, squares: float, count: int, z: float) -> Interval | None:
@@ -308,7 +307,7 @@ def unscored(history: RunHistory) -> Iterator[MonitorFinding]:
     count = sum(step.responses for step in recent)
     if not count:
         return
-    share = wilson(sum(step.unscored for step in recent), count, limits.interval_z)
+    share = share_interval(sum(step.unscored for step in recent), count, limits.interval_z)
     if share.low > limits.max_unscored:
         began = history.last_step
         for step in reversed(history.run.steps):
@@ -365,7 +364,7 @@ def member_disagreement(history: RunHistory) -> Iterator[MonitorFinding]:
             continue
         recent = [row for row in rows if row.step > history.last_step - limits.recent_steps] or rows[-1:]
         compared, verdicts = sum(row.x for row in recent), sum(row.pairs for row in recent)
-        share = wilson(sum(row.y for row in recent), round(compared), limits.interval_z)
+        share = share_interval(sum(row.y for row in recent), round(compared), limits.interval_z)
         evidence = {"change": found.change, "z": found.z, "share": share.value, "low": share.low, "high": share.high}
         yield _finding(
             history,
@@ -514,7 +513,7 @@ def _gold_comparisons(history: RunHistory) -> Iterator[GoldComparison]:
             last_step=last,
             responses=sum(row.pairs for row in rewards),
             difference=_difference(rewards, z),
-            agreement=wilson(agreeing, verdicts, z) if verdicts else None,
+            agreement=share_interval(agreeing, verdicts, z) if verdicts else None,
         )
 
 
