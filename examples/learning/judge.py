@@ -1,7 +1,7 @@
 """A judge that is always right, as an OpenAI chat API: `python -m examples.learning.judge PORT`.
 
-It answers questions about the criteria of `rubrics.asked_rubric` by the checks of `rubrics.twelve_rubric`, so that a run
-needs judge calls and its curves still compare methods, not judges.
+It answers questions about the criteria of `rubrics.asked_rubric` by the checks of `rubrics.twelve_rubric`, so that runs
+need judge calls and their curves still compare methods, not judges.
 """
 
 import re

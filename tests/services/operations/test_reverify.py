@@ -20,7 +20,7 @@ from judge_server.scoring.judge import Judge
 from tests.fixtures.migrated import NewSQLite
 from tests.services.operations.in_process import end_of, results_of, serving_within
 from trainer_client import AsyncClient, InvalidRequest
-from trainer_client.wire import RewardAnswer
+from trainer_client.wire import RewardAnswer, RubricDropout
 
 RUBRIC = {
     "criteria": [
@@ -203,8 +203,12 @@ async def test_a_share_takes_the_same_groups_each_time(client: AsyncClient) -> N
     assert 8 < len(found[0]) < 30
 
 
-async def test_rubric_dropout_leaves_out_the_same_criteria(client: AsyncClient) -> None:
-    await judged(client, groups(10), rubric=RUBRIC, run="run", step=2, dropout={"keep": 0.5})
+@pytest.mark.parametrize("saturated", [False, ("right", "polite")])
+async def test_rubric_dropout_leaves_out_the_same_criteria(
+    client: AsyncClient, saturated: bool | tuple[str, ...]
+) -> None:
+    dropout = RubricDropout(keep=0.5, saturated=saturated)
+    await judged(client, groups(10), rubric=RUBRIC, run="run", step=2, dropout=dropout)
     done = await reverified(client, verdicts="all")
     assert done.usage.judge_calls == 0
     assert (done.summary["groups"], done.summary["rewards"], done.summary["rewards_changed"]) == (10, 40, 0)

@@ -361,7 +361,7 @@ class LedgerReader(RunReader, Protocol):
     ) -> dict[str, tuple[float, float]]:
         """Return, by criterion, in how many of its last groups all responses met it, and how many groups these are.
 
-        These are about `groups` groups, those of whole steps, from the last 400 steps before a step. Groups with fewer
+        These are about `groups` groups, those of whole steps, from the last 200 steps before a step. Groups with fewer
         than two verdicts on a criterion are not counted.
         """
 

@@ -13,7 +13,7 @@ from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 _SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")
 _MAX_CONTROL_VERDICTS = 20_000
-_RECENT_STEPS = 400
+_RECENT_STEPS = 200
 
 
 def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:

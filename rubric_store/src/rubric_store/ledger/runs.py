@@ -127,6 +127,7 @@ def _add_verdicts(
         first = votes[0]
         failure = first.failure
         if failure == LEFT_OUT:
+            figures["left_out"] += 1
             continue
         counts = added[criteria][*key, rubric, first.criterion]
         given += 1
@@ -183,7 +184,7 @@ def _from_step_cursor(cursor: str) -> int:
 
 _COUNTS = (
     *("requests", "responses", "scored", "partial", "unscored", "verdicts", "failed", "uncertain", "cached"),
-    "judge_calls",
+    *("left_out", "judge_calls"),
 )
 _TOKENS = {
     "prompt_tokens_computed": "tokens_computed",

@@ -487,8 +487,8 @@ class RubricReward:
     def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
         """The mode and the judging options, without penalties, dropout and gold judge."""
         options = self._without_penalties
-        for name in ("dropout", "gold"):
-            options.pop(name, None)
+        options.pop("dropout", None)
+        options.pop("gold", None)
         return self.mode, options
 
     async def aclose(self) -> None:
@@ -695,9 +695,9 @@ def reward_metrics(
     """Compute the metrics of a reward call, by name. Metrics without data are left out.
 
     `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts`, `uncertain_verdicts` and
-    `cached` shares of the verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, and `clipped` counts
-    verdicts. `pass/<criterion>` is the mean score of the criterion's verdicts, and `declared_reward` the mean reward
-    under the rubric's own weights, where others are trained on.
+    `cached` shares of the verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, `clipped` counts verdicts,
+    and `saved_verdicts` those that rubric dropout left out. `pass/<criterion>` is the mean score of the criterion's
+    verdicts, and `declared_reward` the mean reward under the rubric's own weights, where others are trained on.
 
     Args:
         rows: the scored rows of this rank.
@@ -730,6 +730,8 @@ def reward_metrics(
     if usage:
         numbers["clipped"] = sum(one.clipped for one in usage)
         numbers["judge_calls"] = sum(one.judge_calls for one in usage)
+        if saved := sum(one.left_out for one in usage):
+            numbers["saved_verdicts"] = saved
         numbers["judge_seconds"] = sum(one.seconds_judging for one in usage)
         numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)
     for kind, count in Counter(kind for row in rows for kind in row.failures).items():

@@ -98,6 +98,8 @@ class JudgingFigures(AnswerModel):
         verdicts: verdicts on a criterion, failed ones included; several votes count as one.
         failed: verdicts that failed.
         uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
+        left_out: verdicts that rubric dropout left out, which are not among the others; not in the JSON if there are
+            none, and not counted before revision 0024 of the database.
         failures: failed verdicts by kind of failure.
         cached: verdicts without a call of their own: from the cache, or from a call of another request.
         mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
@@ -114,6 +116,7 @@ class JudgingFigures(AnswerModel):
     verdicts: int
     failed: int
     uncertain: int = Field(default=0, exclude_if=is_unset)
+    left_out: int = Field(default=0, exclude_if=is_unset)
     failures: dict[FailureKind, int]
     cached: int
     judge_calls: int

@@ -265,7 +265,7 @@ def saturated_criterion(history: RunHistory) -> Iterator[MonitorFinding]:
                     "info",
                     began,
                     f"criterion {name!r} was {state} of the last {groups} groups, so it gives no signal",
-                    "Replace it by a harder criterion, or drop it and save its judge calls."
+                    "Replace it by a harder criterion, or save its judge calls with dropout.saturated."
                     if met
                     else "Check its wording with `adjudge rubrics discriminate`; it may be impossible to meet.",
                     {"groups": float(groups), "met": float(met)},

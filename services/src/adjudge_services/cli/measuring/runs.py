@@ -201,6 +201,8 @@ def heading(report: RunReport, width: int) -> Group:
     table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} cached or shared")
     if run.uncertain:
         table.add_row("uncertain", f"{run.uncertain:,} ({_share(run.uncertain, run.verdicts)})")
+    if run.left_out:
+        table.add_row("left out", f"{run.left_out:,} ({_share(run.left_out, run.verdicts + run.left_out)}), by dropout")
     if run.failed:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in run.failures.items())
         table.add_row("failed", f"[red]{run.failed:,}[/] ({_share(run.failed, run.verdicts)}): {kinds}")
