@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from judge_server.api.console.responses import RecordedReward, explain
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.errors import InvalidRequest
+from judge_server.ledger.monitoring.gold import sample
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
@@ -48,9 +49,9 @@ def test_the_mean_over_all_draws_is_the_full_reward(
     criteria = [{"weight": weight} for weight, *_ in whole]
     scores, droppable = [one for _, one, _ in whole], [may_go for *_, may_go in whole]
     mean = 0.0
-    for chance, sample in samples(droppable, share):
-        judged = [None if gone else one for one, gone in zip(scores, sample.left_out, strict=True)]
-        estimate = reward(criteria, judged, mode, sample=sample)
+    for chance, drawn in samples(droppable, share):
+        judged = [None if gone else one for one, gone in zip(scores, drawn.left_out, strict=True)]
+        estimate = reward(criteria, judged, mode, sample=drawn)
         assert estimate is not None
         mean += chance * estimate
     unclipped = reward(criteria, scores, mode, sample=CriteriaSample((False,) * len(whole), (False,) * len(whole)))
@@ -63,9 +64,9 @@ def test_a_response_that_meets_the_saturated_criteria_has_its_full_reward_in_eve
 ) -> None:
     criteria = [{"weight": n + 1} for n in range(len(others) + 2)]
     full = reward(criteria, [1.0, 1.0, *others], "weighted_mean")
-    for _, sample in samples([True, True] + [False] * len(others), share):
-        judged = [None if gone else 1.0 for gone in sample.left_out[:2]]
-        assert reward(criteria, [*judged, *others], "weighted_mean", sample=sample) == pytest.approx(full)
+    for _, drawn in samples([True, True] + [False] * len(others), share):
+        judged = [None if gone else 1.0 for gone in drawn.left_out[:2]]
+        assert reward(criteria, [*judged, *others], "weighted_mean", sample=drawn) == pytest.approx(full)
 
 
 def test_each_criterion_is_drawn_in_its_share_of_groups_whatever_the_others_are() -> None:
@@ -255,3 +256,19 @@ async def test_without_a_readable_ledger_every_criterion_is_judged(ledger: SQLLe
 def test_what_it_cannot_serve_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RewardRequest.model_validate(step(0) | changes)
+
+
+async def test_a_gold_judge_is_asked_about_the_same_criteria(ledger: SQLLedger) -> None:
+    made = await scorer(ledger)
+    for number in range(6):
+        await score(made, step(number), f"req_{number}")
+    asked = step(6, gold={"judge": "gold", "share": 1.0})
+    answer = await score(made, asked)
+    recorder = made.recorder
+    assert isinstance(recorder, SynchronousRecorder)
+    sampled = sample(RewardRequest.model_validate(asked), recorder.judged[-1])
+    assert sampled is not None
+    gold = Scorer(made.judge, None, SynchronousRecorder())  # type: ignore[arg-type]
+    again = await gold.score(sampled.request, request_id="req_gold", project_id=PROJECT)
+    assert [group.left_out for group in again.groups] == [group.left_out for group in answer.groups]
+    assert any(group.left_out for group in again.groups)

@@ -82,6 +82,7 @@ def sample(request: RewardRequest, judged: JudgedRequest) -> GoldSample | None:
         "on_failure": "null",
         "allow_retired": True,
         "reward": request.reward.model_copy(update={"weighting": "declared"}),
+        "dropout": None if judged.reward_rules is None else judged.reward_rules.dropout,
     }
     record_id = None
     if judged.record_id is not None:  # ids begin with their time
