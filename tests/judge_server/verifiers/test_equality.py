@@ -1,6 +1,7 @@
 """Which answers are equal: tables of pairs by class, and what holds for every answer key."""
 
 import json
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -190,6 +191,29 @@ def test_equality_is_symmetric(a, b):
     assert equal(a, b) == equal(b, a)
 
 
+SAYS = {
+    "yes": ["YES.", "Yes, it is.", "Yes, 7 is prime.", "Yes – it is", "Yes. It holds for all x."],
+    "no": ["No, it is not.", "No, 9 = 3*3 is not prime.", "No: it never holds"],
+    "False": ["false", "False, the statement does not hold"],
+}
+SAYS_ANOTHER_THING = {
+    "yes": ["No, it is not", "Yes or no", "Yes, no", "Yes. No.", "Yes, but only if n is odd", "Yes, it is not"],
+    "no": ["Yes", "no solution", "No, yes", "No, it is true", "No, unless n = 2", "none"],
+    "False": ["True", "False positives", "False, or true"],
+    "No, Paris": ["No, London", "No"],
+}
+
+
+@pytest.mark.parametrize(("expected", "answers"), SAYS.items())
+def test_an_expected_yes_or_no_is_compared_with_the_word_that_an_answer_begins_with(expected, answers):
+    assert [one for one in answers if not equal(expected, one)] == []
+
+
+@pytest.mark.parametrize(("expected", "answers"), SAYS_ANOTHER_THING.items())
+def test_a_yes_or_no_that_the_rest_takes_back_or_that_is_another_answer_is_not_equal(expected, answers):
+    assert [one for one in answers if equal(expected, one)] == []
+
+
 TEXTS = st.text(max_size=30) | st.text(r"\frac{}()[]^_$0123456789xyz+-=,.%<>'| ", max_size=25)
 
 
@@ -203,10 +227,8 @@ def test_every_text_equals_itself(text):
 @given(TEXTS, TEXTS)
 def test_equality_of_any_texts_is_symmetric(a, b):
     assume(("=" in a) == ("=" in b))  # `x + 1 = 5` gives an expected 5, which does not give that equation
-    try:
+    with suppress(UnreadableFormula):
         assert equal(a, b) == equal(b, a)
-    except UnreadableFormula:
-        assume(False)
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(1, 10**30), st.integers(1, 10**30))

@@ -1,6 +1,7 @@
 """Compare answers with labels: choices, as a letter, its text or several letters, and answers in parts `(a) … (b) …`.
 
-A label such as `B)` or `(B)` before a text is decoration of that text; two labels must agree.
+A label such as `B)` or `(B)` before a text is decoration of that text; two labels must agree. Where the expected answer
+is yes, no, true or false, the first word of the given one is compared, unless the rest takes it back.
 """
 
 import re
@@ -74,6 +75,31 @@ def same_letters(expected: str, answer: str) -> bool:
             letters = re.findall("[A-J]", listed)
             return joined == "".join(sorted(set(letters))) and len(letters) == len(joined)
     return False
+
+
+_WHETHER = re.compile(
+    r"(?P<word>yes|no|true|false)(?:(?:[.,;:!]|\s*[-–—])\s*(?P<rest>\S.*))?", re.IGNORECASE | re.DOTALL
+)
+_NOT_SURE = re.compile(
+    r"\b(?:yes|no|true|false|but|however|if|unless|except|only|or|either|maybe|perhaps|possibly|sometimes|might|may|could"
+    r"|would|depends|partly|partially|actually|wait|although|though|otherwise|unsure|unclear|wrong|incorrect)\b|\?",
+    re.IGNORECASE,
+)
+_DENIES = re.compile(r"\b(?:not|never|cannot|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+
+
+def same_truth(expected: str, answer: str) -> bool | None:
+    """Whether an answer says the expected yes, no, true or false; None if the expected answer is none of these alone.
+
+    What follows the word must not take it back: no condition, no second such word, and no denial after a yes.
+    """
+    wanted, given = _WHETHER.fullmatch(_bare(expected)), _WHETHER.fullmatch(_bare(answer))
+    if wanted is None or wanted["rest"] is not None or given is None or given["rest"] is None:
+        return None
+    said = given["word"].casefold()
+    if _NOT_SURE.search(given["rest"]) or (said in ("yes", "true") and _DENIES.search(given["rest"])):
+        return None
+    return said == wanted["word"].casefold()
 
 
 _PART = re.compile(

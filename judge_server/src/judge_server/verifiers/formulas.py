@@ -16,7 +16,7 @@ from judge_server.verifiers import units
 from judge_server.verifiers.answers import read_answer, stated_value
 from judge_server.verifiers.check import texts_equal
 from judge_server.verifiers.chemistry import chemical_formula
-from judge_server.verifiers.choices import same_choice, same_parts
+from judge_server.verifiers.choices import same_choice, same_parts, same_truth
 from judge_server.verifiers.dates import date_or_time
 from judge_server.verifiers.notation import Token, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
@@ -86,6 +86,8 @@ def _equal(expected: str, answer: str) -> bool:
         return True
     if any((one := read(expected)) is not None and one == read(answer) for read in (chemical_formula, date_or_time)):
         return True
+    if (truth := same_truth(expected, answer)) is not None:
+        return truth
     if (parts := same_parts(expected, answer, _equal)) is not None:
         return parts
     if (choice := same_choice(expected, answer, _equal)) is not None:

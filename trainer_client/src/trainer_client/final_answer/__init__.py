@@ -87,11 +87,13 @@ _TAKEN_BACK = re.compile(
     r"|i (?:made|have made|was)(?: a| an)? (?:mistake|error|wrong|mistaken)"
     r"|(?:that|this|it)(?: is|['’]s| was) (?:clearly |definitely )?(?:wrong|incorrect|false|not (?:right|correct|true))"
     r"|(?:that|this) (?:can['’]t|cannot) be\b)"
-    r"|(?:oh |but |hmm+,? )?(?:wait|actually|hold on)\b|hmm+\b|or (?:maybe|rather|perhaps)\b|alternatively\b)",
+    r"|(?P<halt>(?:oh |but |hmm+,? )?(?:wait|actually|hold on)\b)"
+    r"|hmm+\b|or (?:maybe|rather|perhaps)\b|alternatively\b)",
     re.IGNORECASE | re.MULTILINE,
 )
 _IS_NUMBER = re.compile(r"[-+−$€£]*+[ \t]*+\d[\d,.]*+(?:/\d++)?+[ \t]*+%?+\s*+")
 _NUMBER = re.compile(r"\d++(?:[.,]\d++)*+")
+_SAYS_WHETHER = re.compile(r"(?:yes|no|true|false)[,.;:!] ", re.IGNORECASE)
 _MAX_BARE_WORDS, _MAX_BARE = 5, 200
 
 _Kind = Literal["marked", "announced", "said", "loose"]
@@ -149,7 +151,7 @@ def boxed_answer(text: str) -> str | None:
     `\fbox` and `\framebox` are boxes too, and so is a box without braces: `\boxed7`, `\boxed\frac12`. Adjacent boxes
     are one answer, as in math-verify: `\boxed{2} and \boxed{3}` gives `2, 3`. A box belongs to the next one if fewer
     than 10 characters lie between them, or if the two differ and fewer than 70 characters lie between them, with a
-    comma, a semicolon, `and` or `or` among these.
+    comma, a semicolon, `and` or `or` among these; but not if these take it back ("Wait, …", "No, …").
 
     Braces nest, `\{` and `\}` do not count, and a box that is not closed is ignored. Of nested boxes, the inner one is
     the last.
@@ -257,7 +259,7 @@ def _bare(text: str) -> str | None:
     if _HAS_CONTENT.search(answer) is None:
         return None
     is_words = len(answer.split()) <= _MAX_BARE_WORDS and _VERB.search(answer) is None
-    return answer if is_value(answer) or is_words else None
+    return answer if is_value(answer) or is_words or _SAYS_WHETHER.match(answer) else None
 
 
 def _tagged(text: str) -> _Statement | None:
@@ -465,10 +467,12 @@ def _boxes_from_the_end(text: str) -> Iterator[_Span]:
 
 
 def _joins_following(text: str, place: _Span, following: _Span) -> bool:
-    """Whether a box or formula forms one answer with the one that follows it."""
+    """Whether a box or formula forms one answer with the one that follows it; not if that one corrects it."""
     if following.start - place.end >= _MAX_JOINED_GAP:
         return False
     between = text[place.end : following.start]
+    if any(doubt["wrong"] or doubt["halt"] for doubt in _TAKEN_BACK.finditer(between)):
+        return False
     return len(between) < _MAX_ADJACENT_GAP or (
         place.content != following.content and _JOINING_WORD.search(between) is not None
     )

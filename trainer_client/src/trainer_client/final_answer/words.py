@@ -41,11 +41,13 @@ LANGUAGES = {
         final="final|ultimate|concluding|definitive",
         beside="the|my|our|your|this|correct|right|exact|overall|numerical|numeric|desired|required|simplified|complete"
         "|short|best|resulting|revised|corrected|updated|full|choice|option|letter|value",
-        verb="is|are|was|must be|should be|will be|equals|is equal to|turns out to be|comes out to be|comes to|becomes",
+        verb="is|are|was|must be|should be|will be|would be|equals|is equal to|turns out to be|comes out to be|comes to"
+        "|becomes",
         so="so|thus|hence|therefore|finally|consequently|accordingly|in conclusion|in summary|overall|and so|and|then"
         "|which means|which means that|this means|this means that"
         "|we conclude that|we find that|we see that|it follows that"
-        "|i think|i believe|i conclude that|i think that|i believe that|now|ok|okay|great|yes",
+        "|i think|i believe|i conclude that|i think that|i believe that|now|ok|okay|great|yes"
+        "|wait|oh wait|but wait|hold on|actually|no,|sorry,",
         because="because|due to",
         solution="solution|result|output",
     ),
