@@ -27,7 +27,7 @@ class AccuracyCallback(GenerationCallback):
             (`answer`), the mean share of right steps (`steps`), the shares with both right (`faithful`) and with any
             answer (`answered`), and the share of problems solved at least once (`solved`). `plain` is the share of
             responses to plain questions, `declared` the mean reward of all under the rubric's own weights, and `asked`
-            the mean number of verdicts that the judge was asked for.
+            the share of the judge's verdicts that dropout did not leave out.
     """
 
     def __init__(self) -> None:
@@ -59,9 +59,10 @@ class AccuracyCallback(GenerationCallback):
         rewards = [_declared(row.answer) for row in rows if row.answer is not None]
         seen["declared"] = np.mean([reward for reward in rewards if reward is not None] or [0.0])
         asked = [
-            sum(one.method == "judge" and one.status != "left_out" for one in row.answer.verdicts)
+            one.status != "left_out"
             for row in rows
-            if row.answer is not None
+            for one in (() if row.answer is None else row.answer.verdicts)
+            if one.method == "judge"
         ]
         seen["asked"] = np.mean(asked or [0.0])
         self.steps.append({name: float(value) for name, value in seen.items()})

@@ -10,7 +10,7 @@ from examples.learning.rubrics import asked_rubric, format_rubric, plain_rubric,
 
 _RIGHT = {"answer": "Right answers", "steps": "Right steps", "faithful": "Right answers by right steps alone"}
 _DECLARED = {"declared": "Declared reward", "answer": "Right answers", "steps": "Right steps"}
-_ASKED = {"declared": "Declared reward", "answer": "Right answers", "asked": "Judge calls of a response"}
+_ASKED = {"declared": "Declared reward", "answer": "Right answers", "asked": "Judge calls made"}
 _ANSWERED = {"answered": "Responses with an answer", "answer": "Right answers", "steps": "Right steps"}
 
 
