@@ -2,10 +2,12 @@
 # Builds images: docker/build.sh IMAGE...
 #
 # IMAGE is a target of docker/Dockerfile: api, worker, client, judge-cpu, judge. It uses docker if a daemon answers, else
-# buildah; BUILDER=buildah or BUILDER=podman chooses. PYTHON_IMAGE and VLLM_IMAGE name other base images, such as copies in a registry of your own, or digests.
+# buildah; BUILDER=buildah or BUILDER=podman chooses. PYTHON_IMAGE and VLLM_IMAGE name other base images, such as copies in
+# a registry of your own, or digests. Each image also gets the name under which the chart looks for it in REGISTRY.
 set -eu
 cd "$(dirname "$0")/.."
 builder=${BUILDER:-}
+registry=${REGISTRY:-ghcr.io/adjudge} # as images.registry in helm/adjudge/values.yaml
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' services/pyproject.toml)
 
 if [ -z "$builder" ]; then
@@ -31,5 +33,6 @@ bases=""
 for image in "$@"; do
     echo "building adjudge-$image:$version with ${build%% *}"
     # shellcheck disable=SC2086 # the options are words
-    $build $bases --file docker/Dockerfile --target "$image" --tag "adjudge-$image:$version" .
+    $build $bases --file docker/Dockerfile --target "$image" \
+        --tag "adjudge-$image:$version" --tag "$registry/adjudge-$image:$version" .
 done

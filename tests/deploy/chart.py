@@ -10,6 +10,9 @@ from tests.deploy.tools import HELM, ROOT, run
 
 FOLDER = ROOT / "helm/adjudge"
 VALUE_SETS = ["cpu-dev", "gpu-single", "gpu-pool", "production"]
+TRIAL = "trial"
+"""The name here of the chart without values."""
+ALL_SETS = [TRIAL, *VALUE_SETS]
 NAMESPACE = "judging"
 WORKLOADS = {"Deployment", "StatefulSet", "Job", "Pod"}
 
@@ -21,10 +24,15 @@ def template(*arguments: str) -> "Any":
     return run(HELM, "template", "adjudge", FOLDER, "--namespace", NAMESPACE, *arguments)
 
 
+def file_of(values: str) -> tuple[str, ...]:
+    """Return the arguments that name a value set's file; a trial has none."""
+    return () if values == TRIAL else ("--values", str(FOLDER / f"ci/{values}-values.yaml"))
+
+
 @cache
 def text(values: str, *more: str) -> str:
     """Render the chart with one value set, as YAML; `more` are further arguments."""
-    rendered = template("--values", str(FOLDER / f"ci/{values}-values.yaml"), *more)
+    rendered = template(*file_of(values), *more)
     assert rendered.returncode == 0, rendered.stderr
     given: str = rendered.stdout
     return given

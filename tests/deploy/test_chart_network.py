@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart import VALUE_SETS, component, fits, objects, of_kind, pods
+from tests.deploy.chart import ALL_SETS, component, fits, objects, of_kind, pods
 from tests.deploy.tools import needs_tools
 
 pytestmark = needs_tools
@@ -54,7 +54,7 @@ def reaches_the_world(rule: dict[str, Any]) -> bool:
     return {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule["to"] and rule["ports"][0]["port"] == 443
 
 
-@pytest.mark.parametrize("values", VALUE_SETS)
+@pytest.mark.parametrize("values", ALL_SETS)
 def test_pods_reach_what_they_call_and_nothing_else(values: str) -> None:
     present = {component(labels): labels for _, labels, _ in pods(values)}
     reached = {
@@ -89,7 +89,7 @@ def test_stores_in_the_cluster_are_reached_by_selector() -> None:
     assert reached[443] == [{"ipBlock": {"cidr": "10.30.0.5/32"}}]
 
 
-@pytest.mark.parametrize("values", VALUE_SETS)
+@pytest.mark.parametrize("values", ALL_SETS)
 def test_only_pods_that_download_a_model_reach_the_internet(values: str) -> None:
     found = {
         component(labels)

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from tests.deploy import dockerfile
-from tests.deploy.chart import VALUE_SETS, component, containers, environment, fits, of_kind, pods, text
+from tests.deploy.chart import ALL_SETS, TRIAL, component, containers, environment, fits, of_kind, pods, text
 from tests.deploy.tools import needs_tools
 
-pytestmark = [needs_tools, pytest.mark.parametrize("values", VALUE_SETS)]
+pytestmark = [needs_tools, pytest.mark.parametrize("values", ALL_SETS)]
 
 LISTENING = {"api", "judge", "worker", "vllm", "postgres", "redis"}
-SECRET_NAME = {"production": "adjudge-production"}
+SECRET_NAME = {"production": "adjudge-production", TRIAL: "adjudge-trial"}
+SMALL = {"cpu-dev", TRIAL}
+"""The sets with a judge on the CPU and the chart's own stores."""
 
 
 def test_no_image_is_tagged_latest_and_our_images_are_targets_of_the_dockerfile(values: str) -> None:
@@ -33,8 +35,8 @@ def test_containers_have_requests_and_limits(values: str) -> None:
 
 def test_only_engines_request_gpus(values: str) -> None:
     having = {name for name, container in containers(values) if "nvidia.com/gpu" in container["resources"]["limits"]}
-    engines = {"cpu-dev": set(), "gpu-pool": {"StatefulSet/adjudge-vllm/vllm"}}
-    assert having == engines.get(values, {"StatefulSet/adjudge-judge/judge"})
+    engine = {"gpu-pool": "StatefulSet/adjudge-vllm/vllm"}.get(values, "StatefulSet/adjudge-judge/judge")
+    assert having == (set() if values in SMALL else {engine})
 
 
 def test_no_container_runs_as_root_writes_its_root_filesystem_or_gains_privileges(values: str) -> None:
@@ -71,12 +73,14 @@ def test_every_mount_has_its_volume_and_every_volume_is_mounted(values: str) -> 
         assert used == volumes, found["metadata"]["name"]
 
 
-def test_secrets_come_by_reference_and_the_chart_contains_none(values: str) -> None:
+def test_secrets_come_by_reference_and_the_chart_contains_none_but_generated_ones(values: str) -> None:
     made = [found["metadata"]["name"] for found in of_kind(values, "Secret")]
-    assert made == (["adjudge-bootstrap-key"] if values == "cpu-dev" else [])
+    assert made == {"cpu-dev": ["adjudge-bootstrap-key"], TRIAL: ["adjudge-trial"]}.get(values, [])
     for name, container in containers(values):
         for variable, value in environment(container).items():
-            if re.search("SECRET|PASSWORD|TOKEN|API_KEY|DATABASE_URL|CACHE_URL|QUEUE_URL", variable):
+            if values == TRIAL and re.fullmatch("ADJUDGE_(DATABASE|CACHE|QUEUE)_URL", variable):
+                assert re.fullmatch(r"(postgresql://adjudge@|redis://)adjudge-[a-z]+:\d+/\w+", value), "no password"
+            elif re.search("SECRET|PASSWORD|TOKEN|API_KEY|DATABASE_URL|CACHE_URL|QUEUE_URL", variable):
                 assert value["secretKeyRef"]["name"] == SECRET_NAME.get(values, "adjudge") + (
                     "-bootstrap-key" if values == "cpu-dev" and value["secretKeyRef"]["key"] == "bootstrap-key" else ""
                 ), f"{name}: {variable}"
@@ -85,7 +89,7 @@ def test_secrets_come_by_reference_and_the_chart_contains_none(values: str) -> N
 
 def test_only_containers_that_download_a_model_get_the_optional_hub_token(values: str) -> None:
     tokens = {name: env["HF_TOKEN"] for name, c in containers(values) if "HF_TOKEN" in (env := environment(c))}
-    loading = {"cpu-dev": "StatefulSet/adjudge-judge/model", "gpu-pool": "StatefulSet/adjudge-vllm/vllm"}
+    loading = {**dict.fromkeys(SMALL, "StatefulSet/adjudge-judge/model"), "gpu-pool": "StatefulSet/adjudge-vllm/vllm"}
     assert tokens.keys() == {loading.get(values, "StatefulSet/adjudge-judge/judge")}
     (token,) = tokens.values()
     assert token["secretKeyRef"]["key"] == "hf-token"
@@ -156,7 +160,7 @@ def test_the_judge_is_given_an_engine_that_its_image_contains(values: str) -> No
     judge = dict(containers(values))["StatefulSet/adjudge-judge/judge"]
     engines = environment(judge)["ADJUDGE_ENGINE_URL"].split()
     expected = {
-        "cpu-dev": ("adjudge-judge-cpu", "llamacpp://qwen2.5-coder-1.5b"),
+        **dict.fromkeys(SMALL, ("adjudge-judge-cpu", "llamacpp://qwen2.5-coder-1.5b")),
         "gpu-single": ("adjudge-judge", "vllm://Qwen/Qwen2.5-7B-Instruct?context=16384"),
         "gpu-pool": ("adjudge-api", "openai+http://adjudge-vllm-0.adjudge-vllm:8000/v1"),
         "production": ("adjudge-judge", "vllm://Qwen/Qwen2.5-7B-Instruct"),
@@ -169,7 +173,7 @@ def test_the_judge_is_given_an_engine_that_its_image_contains(values: str) -> No
 def test_an_external_database_is_migrated_before_anything_new_starts(values: str) -> None:
     (job,) = of_kind(values, "Job")
     hooks = job["metadata"].get("annotations", {})
-    assert hooks.get("helm.sh/hook") == (None if values == "cpu-dev" else "pre-install,pre-upgrade")
+    assert hooks.get("helm.sh/hook") == (None if values in SMALL else "pre-install,pre-upgrade")
     account = job["spec"]["template"]["spec"]["serviceAccountName"]
     assert account == "default", "the chart's own account is made after the hook"
 

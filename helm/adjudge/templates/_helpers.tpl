@@ -46,7 +46,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- $root := index . 0 }}
 {{- $images := $root.Values.images }}
 {{- $registry := ($root.Values.global | default dict).imageRegistry | default $images.registry }}
-{{- $image := printf "%s/adjudge-%s" (required "images.registry must be set: where the images of docker/Dockerfile were pushed" $registry) (index . 1) }}
+{{- $image := printf "%s/adjudge-%s" (required "images.registry must be set: where the images of docker/Dockerfile are" $registry) (index . 1) }}
 {{- with index ($images.digests | default dict) (index . 1) }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $images.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
@@ -55,8 +55,24 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- with ((index . 0).Values.global | default dict).imageRegistry }}{{ . }}/{{ end }}{{ index . 1 }}
 {{- end }}
 
+{{/* "true" in a trial: an installation without a Secret, which makes its own and has its own stores. */}}
+{{- define "adjudge.trial" -}}
+{{- if not .Values.existingSecret }}
+{{- range $store := list "database" "cache" "queue" }}
+{{- with index $.Values $store }}{{ if or .existingSecret .passwordKey .host }}
+{{- fail (printf "existingSecret must be set, since %s is given: name a Secret with signing-secret, judge-token and what README.md lists. Or give no store at all: the chart then makes a Secret and small stores, to try it with" $store) }}
+{{- end }}{{ end }}
+{{- end }}true
+{{- end }}
+{{- end }}
+
+{{/* "true" where the chart runs PostgreSQL and Valkey. */}}
+{{- define "adjudge.ownStores" -}}
+{{- if or .Values.devStores.enabled (include "adjudge.trial" .) }}true{{ end }}
+{{- end }}
+
 {{- define "adjudge.secret" -}}
-{{- required "existingSecret must be set: the name of a Secret with signing-secret, judge-token and the like, see README.md" .Values.existingSecret }}
+{{- if include "adjudge.trial" . }}{{ include "adjudge.name" . }}-trial{{ else }}{{ .Values.existingSecret }}{{ end }}
 {{- end }}
 
 {{/* The Secret with the bootstrap key. */}}
@@ -67,17 +83,35 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- else }}{{ include "adjudge.secret" . }}{{ end }}
 {{- end }}
 
+{{/* A new API key with every scope. */}}
+{{- define "adjudge.newKey" -}}
+{{ printf "adj_%s_%s" (randBytes 10 | b64dec | b32enc | lower) (randAlphaNum 43) }}
+{{- end }}
+
 {{/* A variable from a key of a Secret. Takes (list NAME secret key), and true if the key may be missing. */}}
 {{- define "adjudge.fromSecret" -}}
 - name: {{ index . 0 }}
   valueFrom: {secretKeyRef: {name: {{ index . 1 }}, key: {{ index . 2 }}{{ if gt (len .) 3 }}, optional: true{{ end }}}}
 {{- end }}
 
+{{/* The values of a store: in a trial, those of the chart's own. Takes (list root store), as in "database". */}}
+{{- define "adjudge.store" -}}
+{{- $root := index . 0 }}
+{{- $store := deepCopy (index $root.Values (index . 1)) }}
+{{- if include "adjudge.trial" $root }}
+{{- $name := include "adjudge.name" $root }}
+{{- $postgres := dict "host" (printf "%s-postgres" $name) "passwordKey" "postgres-password" "port" 5432 "name" "adjudge" "user" "adjudge" }}
+{{- $redis := dict "host" (printf "%s-redis" $name) "passwordKey" "redis-password" "port" 6379 }}
+{{- $store = mergeOverwrite $store (ternary $postgres $redis (eq (index . 1) "database")) }}
+{{- end }}
+{{- $_ := set $store "existingSecret" ($store.existingSecret | default (include "adjudge.secret" $root)) }}
+{{- toYaml $store }}
+{{- end }}
+
 {{/* The URL of a store, or its password and a URL without one. Takes (list root store), as in "database". */}}
 {{- define "adjudge.storeEnv" -}}
-{{- $root := index . 0 }}
-{{- $store := index $root.Values (index . 1) }}
-{{- $secret := $store.existingSecret | default (include "adjudge.secret" $root) }}
+{{- $store := include "adjudge.store" . | fromYaml }}
+{{- $secret := $store.existingSecret }}
 {{- $name := printf "ADJUDGE_%s" (upper (index . 1)) }}
 {{- if $store.passwordKey }}
 {{- $host := required (printf "%s.host must be set with %s.passwordKey" (index . 1) (index . 1)) $store.host }}
@@ -105,10 +139,22 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* The values of the judge, with kind and model where they are not set, and a trial's resources. */}}
+{{- define "adjudge.judge" -}}
+{{- $trial := include "adjudge.trial" . }}
+{{- $judge := deepCopy .Values.judge }}
+{{- $_ := set $judge "kind" ($judge.kind | default (ternary "gpu" "cpu" (empty $trial))) }}
+{{- $small := and $trial (eq $judge.kind "cpu") }}
+{{- $_ := set $judge "model" ($judge.model | default (ternary "Qwen/Qwen2.5-7B-Instruct" "qwen2.5-coder-1.5b" (empty $small))) }}
+{{- if $small }}{{ $_ := set $judge "resources" $judge.trialResources }}{{ end }}
+{{- toYaml $judge }}
+{{- end }}
+
 {{- define "adjudge.engine" -}}
-{{- $options := ternary "" (printf "?%s" .Values.judge.options) (empty .Values.judge.options) }}
-{{- if eq .Values.judge.kind "cpu" }}llamacpp://{{ .Values.judge.model }}{{ $options }}
-{{- else if eq .Values.judge.kind "gpu" }}vllm://{{ .Values.judge.model }}{{ $options }}
+{{- $judge := include "adjudge.judge" . | fromYaml }}
+{{- $options := ternary "" (printf "?%s" $judge.options) (empty $judge.options) }}
+{{- if eq $judge.kind "cpu" }}llamacpp://{{ $judge.model }}{{ $options }}
+{{- else if eq $judge.kind "gpu" }}vllm://{{ $judge.model }}{{ $options }}
 {{- else }}
 {{- range $index := until (int .Values.vllm.replicas) }}
 {{- if $index }} {{ end }}openai+http://{{ include "adjudge.name" $ }}-vllm-{{ $index }}.{{ include "adjudge.name" $ }}-vllm:8000/v1{{ $options }}
