@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -12,10 +13,12 @@ from judge_server.api.console.charts import signed
 from judge_server.api.console.groups import HeatStep, segments
 from judge_server.api.console.responses import TextPart
 from judge_server.api.console.runs import StepAxis, read_changes
+from rubric_store import RubricStore
 from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
+from tests.judge_server import support
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_console import checked, judged, links, page
-from tests.judge_server.test_http_ledger import post, recorded
+from tests.judge_server.test_http_ledger import post, recorded, recording
 
 __all__ = ["recorded"]
 
@@ -59,6 +62,15 @@ def test_columns_of_a_curve_touch_and_cover_the_axis() -> None:
     assert [round(point.left) for point in points] == [0, 333, 667]
     assert [round(point.right) for point in points] == [333, 667, 1000]
     assert all(point.left <= point.x <= point.right for point in points)
+
+
+async def test_a_run_links_to_its_page_in_the_tracker_whatever_its_name(store: RubricStore, tmp_path: Path) -> None:
+    name = 'math/7b "Ä"?&#'
+    judge = await support.judge()
+    async with recording(store, tmp_path, "http://tracker.test/?a=1&runs={run}", default=judge) as http:
+        await judged(http, name)
+        shown = (await http.get("/console/run", params={"run": name})).text
+    assert 'href="http://tracker.test/?a=1&amp;runs=math%2F7b%20%22%C3%84%22%3F%26%23"' in shown
 
 
 async def test_another_run_is_drawn_over_a_run(recorded: httpx2.AsyncClient) -> None:

@@ -23,7 +23,9 @@ from tests.judge_server.test_http_bad_input import checked_problem
 
 
 @asynccontextmanager
-async def recording(store: RubricStore, folder: Path, **judges: Judge) -> AsyncIterator[httpx2.AsyncClient]:
+async def recording(
+    store: RubricStore, folder: Path, tracker_url: str | None = None, **judges: Judge
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service with a ledger beside its rubrics, and with these judges."""
     ledger = SQLLedger(f"sqlite+aiosqlite:///{folder / 'rubrics.db'}")
     recorder = Recorder(ledger, folder / "spool")
@@ -35,6 +37,7 @@ async def recording(store: RubricStore, folder: Path, **judges: Judge) -> AsyncI
         recorder=recorder,
         ledger=ledger,
         labels=ledger,
+        tracker_url=tracker_url,
     )
     transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:

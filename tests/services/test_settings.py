@@ -68,6 +68,17 @@ def test_the_queue_follows_the_environment(data_dir: Path, monkeypatch: pytest.M
     assert Settings().queue_rules.batches == 6
 
 
+@pytest.mark.parametrize("url", ["javascript:alert({run})", "https://wandb.ai/team/project", "wandb.ai/{run}"])
+def test_a_trackers_address_needs_a_scheme_of_the_web_and_a_place_for_the_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_TRACKER_URL", url)
+    with pytest.raises(SettingsError, match="ADJUDGE_TRACKER_URL is not valid: write http:// or https://"):
+        Settings()
+    monkeypatch.setenv("ADJUDGE_TRACKER_URL", "https://wandb.ai/team/project/runs/{run}")
+    assert Settings().tracker_url == "https://wandb.ai/team/project/runs/{run}"
+
+
 def test_every_setting_is_described() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 

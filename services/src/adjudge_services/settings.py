@@ -154,6 +154,8 @@ class Settings(BaseSettings):
     """What to record of judged requests: all, verdicts (without texts), or off."""
     monitors: MonitorThresholds = MonitorThresholds()
     """Thresholds of the monitors of runs, as JSON: {"window_steps": 60, "z": 5}."""
+    tracker_url: str | None = None
+    """Address of a run in W&B, MLflow or another tracker, with {run} for its name; the page of a run links to it."""
     ledger_spool_bytes: int = Field(default=2**30, ge=2**20)
     """Bytes of ledger rows that may wait in data_dir while the database cannot be written."""
     queue_password: SecretStr | None = None
@@ -214,6 +216,13 @@ class Settings(BaseSettings):
     def _check_engine_batches(cls, value: int | str | None) -> int | str | None:
         if isinstance(value, int) and value < 1:
             raise ValueError("set a number of at least 1, or auto")
+        return value
+
+    @field_validator("tracker_url")
+    @classmethod
+    def _check_tracker_url(cls, value: str | None) -> str | None:
+        if value and not (value.startswith(("http://", "https://")) and "{run}" in value):
+            raise ValueError("write http:// or https:// and {run} for a run's name, as in https://HOST/runs/{run}")
         return value
 
     @classmethod

@@ -239,6 +239,7 @@ def build_app(
     service.gold = gold = GoldSampler(store)
     service.judge_measurements = partial(stored_measurements, settings.store_url)
     service.monitor_thresholds = settings.monitors
+    service.tracker_url = settings.tracker_url
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
     judges = judges_of(settings)
     calibrations = CalibrationLoader.of(settings, judges)

@@ -64,6 +64,7 @@ class Service:
         gold: has samples judged by gold judges.
         monitor_thresholds: the thresholds of monitors.
         monitor_metrics: the findings of monitors for Prometheus.
+        tracker_url: the address of a run in a tracker such as W&B, with {run} for its name.
         judge_measurements: reads how often judges err, as measured with their stored calibrations.
         session_secret: signs the sessions of the console; all processes behind one address need the same.
     """
@@ -88,6 +89,7 @@ class Service:
     gold: GoldSampler | None = None
     monitor_thresholds: MonitorThresholds = field(default_factory=MonitorThresholds)
     monitor_metrics: MonitorMetrics | None = None
+    tracker_url: str | None = None
     judge_measurements: "Callable[[], Awaitable[Sequence[ErrorSource]]] | None" = None
     session_secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
 

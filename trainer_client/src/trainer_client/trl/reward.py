@@ -533,6 +533,7 @@ class RubricReward:
                 # at this level, because Python shows nothing below it unless logging is configured
                 address = f"{self._client.base_url.rstrip('/')}/console/run?{urlencode({'run': run})}"
                 logger.warning("rewards are recorded as run %r: %s", run, address)
+                context.link_in_trackers(address)
 
     def _waits(self, summaries: Sequence[RankSummary]) -> bool:
         """Decide, on all ranks alike, whether to wait for a judge that is away."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from itertools import groupby
 from typing import NamedTuple
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -572,6 +573,7 @@ async def run(console: Console, request: Request) -> Response:
     return console.page(
         request, "run.html.jinja", report=report, view=view, changes=await _changes(console, request, view),
         origin=await _origin(console, project_of(request), view.run),
+        tracked=(console.service.tracker_url or "").replace("{run}", quote(view.run, safe="")) if view.run else "",
         around=int_parameter(request, "around"), all_criteria_href=address("run", **kept, criteria="all"),
     )  # fmt: skip
 

@@ -294,6 +294,16 @@ class TrainerContext:
         """Whether this is the process that logs for all."""
         return not rank()
 
+    def link_in_trackers(self, address: str) -> None:
+        """Have the trainer leave the address of the run's page in the trackers that it logs to, if it is known."""
+        if hasattr(self._trainer, "add_callback"):
+            from trainer_client.trl._reward.trackers import (
+                TrackerLink,  # needs transformers, which a trainer has loaded
+            )
+
+            if not any(isinstance(one, TrackerLink) for one in self._trainer.callback_handler.callbacks):
+                self._trainer.add_callback(TrackerLink(self._trainer, address))
+
     async def save_checkpoint(self, reason: Exception) -> None:
         """Save a checkpoint before training stops with an error, unless the user wants none or no step was taken.
 
