@@ -20,7 +20,7 @@ from typing import Any, Literal
 import httpx2
 import yaml
 
-from tests.deploy.chart import FOLDER, Manifest, fits, template
+from tests.deploy.chart import TRIAL, Manifest, file_of, fits, template
 from tests.deploy.containers.base_images import POSTGRES_IMAGE, VALKEY_IMAGE
 from tests.deploy.containers.podman import podman, run
 
@@ -38,7 +38,7 @@ class Cluster:
         self.secrets: set[str] = set()
         self.played: dict[str, Manifest] = {}
         chosen = {
-            "existingSecret": self.name,
+            "existingSecret": "" if values == TRIAL else self.name,
             "images.registry": "localhost",
             "images.digests": "null",
             "images.pullPolicy": "IfNotPresent",  # locally built images are in no registry
@@ -47,7 +47,7 @@ class Cluster:
             "devStores.valkeyImage": VALKEY_IMAGE,
         } | chosen
         given = (word for key, value in chosen.items() for word in ("--set", f"{key}={value}"))
-        rendered = template("--values", str(FOLDER / f"ci/{values}-values.yaml"), *given)
+        rendered = template(*file_of(values), *given)
         assert rendered.returncode == 0, rendered.stderr
         self.objects: list[Manifest] = [found for found in yaml.safe_load_all(rendered.stdout) if found]
         podman("network", "create", self.name)

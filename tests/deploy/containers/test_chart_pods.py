@@ -1,7 +1,7 @@
 """The chart's pods run: migrated first, ready by their own probes, judging a response, replaced under load.
 
-The value set `cpu-dev` runs unchanged, except for a smaller judge. The others need a GPU and external stores: they run
-with llama.cpp or, behind the pool, a scripted engine, and with the chart's small stores.
+The value set `cpu-dev` and the chart without values run unchanged, except for a smaller judge. The others need a GPU
+and external stores: they run with llama.cpp or, behind the pool, a scripted engine, and with the chart's small stores.
 """
 
 import os
@@ -17,6 +17,7 @@ import pytest
 
 from judge_server.models.catalogue import CATALOGUE
 from judge_server.models.files import model_path, models_dir
+from tests.deploy.chart import TRIAL
 from tests.deploy.containers.kube_pods import Cluster
 from tests.deploy.containers.podman import needs_containers
 from trainer_client import Client
@@ -33,7 +34,7 @@ pytestmark = [
 
 ON_CPU = {"judge.kind": "cpu", "judge.model": MODEL.name, "judge.options": ""}
 SCRIPTED = {"judge.extraEnv[0].name": "ADJUDGE_ENGINE_URL", "judge.extraEnv[0].value": "scripted://yes"}
-WITHOUT_A_GPU = {"gpu-single": ON_CPU, "gpu-pool": SCRIPTED, "production": ON_CPU}
+WITHOUT_A_GPU = {TRIAL: ON_CPU, "gpu-single": ON_CPU, "gpu-pool": SCRIPTED, "production": ON_CPU}
 RUBRIC = {"criteria": [{"id": "a", "description": "The response says that two and two are four."}]}
 USER = 10001
 SERVERS = ["adjudge-judge-0", "adjudge-api-a", "adjudge-worker-a"]
