@@ -58,9 +58,9 @@ def test_each_tracker_that_the_trainer_logs_to_is_given_the_address_once():
     end_step(made)
     libraries["wandb"].config.update.assert_called_once_with({"adjudge": ADDRESS}, allow_val_change=True)
     libraries["mlflow"].set_tags.assert_called_once_with({"adjudge": ADDRESS})
-    libraries["trackio"].Markdown.assert_called_once_with(f"<{ADDRESS}>")
+    libraries["trackio"].Markdown.assert_called_once_with(ADDRESS)
     libraries["trackio"].log.assert_called_once_with({"adjudge": libraries["trackio"].Markdown.return_value})
-    board.tb_writer.add_text.assert_called_once_with("adjudge", ADDRESS)
+    board.tb_writer.add_text.assert_called_once_with("adjudge", f"<{ADDRESS}>")
 
 
 def test_a_tracker_without_a_run_or_with_an_error_stops_nothing(caplog):
@@ -82,4 +82,4 @@ def test_a_training_run_leaves_one_link_however_many_reward_functions_it_has(tmp
     board = TensorBoardCallback()
     trainer.add_callback(board)
     trainer.train()
-    board.tb_writer.add_text.assert_called_once_with("adjudge", f"http://judge.test/console/run?run={first.run}")
+    board.tb_writer.add_text.assert_called_once_with("adjudge", f"<http://judge.test/console/run?run={first.run}>")

@@ -49,6 +49,6 @@ class TrackerLink(TrainerCallback):
                 mlflow.set_tags(link)
             case "TrackioCallback":  # it sends a run's config with the first log, which was before
                 trackio = self._load("trackio")
-                trackio.log({LINK_NAME: trackio.Markdown(f"<{self._address}>")})
+                trackio.log({LINK_NAME: trackio.Markdown(self._address)})
             case "TensorBoardCallback" if callback.tb_writer is not None:
-                callback.tb_writer.add_text(LINK_NAME, self._address)
+                callback.tb_writer.add_text(LINK_NAME, f"<{self._address}>")
