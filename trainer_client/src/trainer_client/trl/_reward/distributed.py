@@ -297,9 +297,8 @@ class TrainerContext:
     def link_in_trackers(self, address: str) -> None:
         """Have the trainer leave the address of the run's page in the trackers that it logs to, if it is known."""
         if hasattr(self._trainer, "add_callback"):
-            from trainer_client.trl._reward.trackers import (
-                TrackerLink,  # needs transformers, which a trainer has loaded
-            )
+            # not above: it needs transformers, which only a trainer has loaded
+            from trainer_client.trl._reward.trackers import TrackerLink
 
             if not any(isinstance(one, TrackerLink) for one in self._trainer.callback_handler.callbacks):
                 self._trainer.add_callback(TrackerLink(self._trainer, address))
