@@ -60,6 +60,25 @@ class FakeServerRequest(RawRequest):
         self.log.events.append("gone")
 
 
+LEADS = {
+    "led": ("<think>", "\n", "</think>", "\n", "<score>", " yes", " </score>"),
+    "glued": ("<think>\n", "</think>\n<", "score>yes", " </score>"),
+}
+"""The tokens of servers whose model answers in a form of its own, one by one."""
+
+CHANNELS: dict[str, dict[str, Any]] = {
+    "sorted-channels": {"content": "yes", "reasoning_content": "Hm."},
+    "channels": {
+        "content": "<|channel|>analysis<|message|>Not final.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>yes<|return|>"
+    },
+    "bare-channels": {"content": "analysisHm, it says so.assistantfinalyes"},
+    "analysis-only": {"content": "<|channel|>analysis<|message|>Hm, it"},
+    "two-finals": {"content": "analysisIt says assistantfinalyes.assistantfinalno"},
+}
+"""What servers make of the channels of gpt-oss: sorted, with control tokens, and without them."""
+
+
 def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
     """The answer of a well-behaved server."""
     body = asked.body
@@ -75,6 +94,14 @@ def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
         label = schema["properties"].get("answer", {}).get("enum", ["written"])[-1]
         said = [json.dumps({"answer": label})]
     message = {"role": "assistant", "content": "".join(said[:limit])}
+    if asked.name in CHANNELS:
+        message |= CHANNELS[asked.name]
+    if asked.name in LEADS and "Is it?" in asked.words:
+        message["content"] = "".join(LEADS[asked.name])
+        spread = [{"token": " yes", "logprob": math.log(0.7)}, {"token": " no", "logprob": math.log(0.2)}]
+        logprobs = [{"token": token, "top_logprobs": spread} for token in LEADS[asked.name]]
+        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": logprobs}}
+        return {"model": MODEL, "system_fingerprint": "fp_1", "choices": [choice]} | changes
     if asked.name == "thinker":
         message |= {"content": "<think>Hm, no.</think>\nYes", "reasoning_content": None}
     choice = {"index": 0, "message": message, "finish_reason": "length" if limit < len(said) else "stop"}

@@ -121,6 +121,13 @@ async def test_masses_are_one_per_option_and_sum_to_at_most_1(engine: Engine, id
         assert 0 < sum(reply.masses) <= 1 + 1e-6
 
 
+async def test_a_token_choice_after_a_lead_is_answered(engine: Engine) -> None:
+    led = TokenChoice((YES, NO), lead='{"score": "')
+    first, again = [await replies(engine, Batch("Judge.", SHARED, (Call(QUESTIONS[0], led),))) for _ in range(2)]
+    assert first[0].masses == pytest.approx(again[0].masses, abs=0.05)
+    assert first[0].text is not None or (first[0].masses is not None and 0 < sum(first[0].masses) <= 1 + 1e-6)
+
+
 async def test_the_mass_of_an_option_does_not_depend_on_the_other_options(
     engine: Engine, identity: EngineIdentity
 ) -> None:

@@ -55,6 +55,11 @@ NEARLY_ALL = 20_000
 """Tokens whose probabilities are read: all with noticeable mass, of a vocabulary of 151,936."""
 
 STEPPED = TokenChoice((YES, NO), LabelChoice(("1", "2", "0", "-1"), ", step "))
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
+)
+"""The turns of gpt-oss' chat template."""
 THINKS = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{{ "<|im_start|>assistant\\n<think>\\n" }}
@@ -276,6 +281,23 @@ async def test_a_model_that_thinks_by_default_answers_at_once_unless_a_request_l
             assert (await engine.prompt_tokens(batch, call))[-len(expected) :] == expected
         (reply,) = await replies(engine, replace(batch, calls=(thinking,)))
         assert 1 < reply.tokens_written <= 5
+    finally:
+        await engine.close()
+
+
+async def test_a_template_with_channels_gets_its_analysis_and_its_final_channel(tmp_path: Path) -> None:
+    file = with_keys(fetch("smollm2-135m"), tmp_path / "channels.gguf", {"tokenizer.chat_template": CHANNELS})
+    engine = LlamaCppEngine(str(file), context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        batch = asked("Is it?")
+        thinking = replace(batch.calls[0], think_tokens=4)
+        for call, channel in ((batch.calls[0], "final"), (thinking, "analysis")):
+            ending = f"<|end|><|start|>assistant<|channel|>{channel}<|message|>"
+            expected = await tokenise(engine, ending, control=True)
+            assert (await engine.prompt_tokens(batch, call))[-len(expected) :] == expected
+        (reply,) = await replies(engine, replace(batch, calls=(thinking,)))
+        assert reply.masses is not None
     finally:
         await engine.close()
 

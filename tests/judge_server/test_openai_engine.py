@@ -125,6 +125,38 @@ async def test_thinking_is_dropped_together_with_the_masses(endpoint: Endpoint) 
     assert (unasked.masses, unasked.text) == (None, "No")
 
 
+LED = TokenChoice(YES_NO.options, lead="<think>\n</think>\n<score>")
+
+
+async def test_the_verdict_after_a_lead_that_the_model_writes_is_read_at_its_own_place(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("led", Call("Is it?", LED))
+    assert reply.masses == pytest.approx((0.7, 0.2), abs=1e-6)
+    assert reply.text is None
+    straight = await endpoint.reply("instruct", Call("Is it?", LED))
+    assert straight.masses == (await endpoint.reply("instruct", "Is it?")).masses
+    unclear = await endpoint.reply("glued", Call("Is it?", LED))
+    assert (unclear.masses, unclear.text) == (None, "<score>yes </score>")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sorted-channels", "yes"),
+        ("channels", "yes"),
+        ("bare-channels", "yes"),
+        ("analysis-only", ""),
+        ("two-finals", ""),
+    ],
+)
+async def test_the_final_channel_of_gpt_oss_is_the_answer_whether_or_not_the_server_sorts_channels(
+    endpoint: Endpoint, name: str, text: str
+) -> None:
+    reply = await endpoint.reply(name, Call("Is it?", YES_NO, think_tokens=64))
+    assert (reply.masses, reply.text) == (None, text)
+    (body,) = endpoint.chats(of="Is it?")
+    assert body["max_tokens"] == 64 + 12
+
+
 async def test_a_sample_uses_its_temperature_and_where_supported_its_seed(endpoint: Endpoint) -> None:
     call = Call("Is it?", YES_NO, sample=SamplingOptions(0.7, 41))
     await endpoint.reply("good", call)

@@ -1,4 +1,4 @@
-"""The papers' judges as sets of templates: what each shows, how it is answered, and what a set declares."""
+"""Sets of templates for papers and models: what each shows, how it is answered, and what a set declares."""
 
 import json
 from collections.abc import AsyncIterator
@@ -53,8 +53,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "srar": {"reward": {"mode": "stepwise"}, "judging": {"criteria_per_call": "all"}, "rubric": STEPS},
     "grounded": {"reward": {"mode": "partial_credit"}, "judging": {"rationale": True}},
     "likert-reference": {"reward": {"mode": "likert"}},
+    "granite-guardian": {"reward": {"mode": "factual_override"}},
+    "granite-requirements": {"reward": {"mode": "factual_override"}},
 }
-"""The request options that match each set's paper."""
+"""The request options that match each set's paper or model."""
 
 
 class PromptRecorder:
@@ -195,6 +197,46 @@ async def test_the_srar_judge_attributes_items_to_steps_and_a_program_checks_the
     assert "ANSWER: The final" not in asked.text
 
 
+GUARDIAN = "<think>\n</think>\n<score> {} </score>"
+CHECKER = '{{"score": "{}"}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "end"),
+    [
+        ("granite-guardian", GUARDIAN, "if the response meets the criteria, return 'yes'; otherwise, return 'no'."),
+        ("granite-guardian", "<score>{}</score>", "### Criteria: States that 7 is prime."),
+        ("granite-requirements", CHECKER, '{"score": "no"} if the constraints are not satisfied.'),
+        ("granite-requirements", '{{"score":"{}"}}', "<requirements>: States that 7 is prime."),
+    ],
+)
+@pytest.mark.parametrize(("word", "reward"), [("yes", 1.0), ("no", 0.0)])
+async def test_a_model_with_a_form_of_its_own_is_asked_and_read_in_it(
+    store: RubricStore, name: str, shape: str, end: str, word: str, reward: float
+) -> None:
+    asked = PromptRecorder(lambda batch, call: Reply(text=shape.format(word)))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body(name))
+    assert answer.json()["groups"][0]["responses"][0]["reward"] == reward
+    assert any(end.casefold() in call.question.casefold() for _, call in asked.calls)
+    for _, call in asked.calls:
+        assert isinstance(call.answer, TokenChoice)
+        said = shape.format("yes")
+        assert said[call.answer.lead_end(said) :].lstrip().startswith("yes")
+
+
+@pytest.mark.parametrize("judging", [{"rationale": True}, {"think_tokens": 8}, {"criteria_per_call": 2}], ids=str)
+async def test_a_set_with_a_lead_asks_for_nothing_before_or_beside_its_verdict(
+    store: RubricStore, judging: dict[str, Any]
+) -> None:
+    sent = body("granite-guardian")
+    sent["judging"] |= judging
+    async with service(store, PromptRecorder()) as http:
+        answer = await http.post("/v1/rewards", json=sent)
+    assert answer.status_code == 422
+    assert "asks for one verdict at once" in answer.text
+
+
 async def test_totals_that_the_grounded_judge_writes_are_ignored(store: RubricStore) -> None:
     items = [{"id": 1, "reason": "Half of it.", "awarded": 1.5}, {"id": 2, "reason": "Yes.", "awarded": 1}]
     said = {"verdicts": items, "total": 4, "max_total": 4, "reasoning": "Very good."}
@@ -294,6 +336,10 @@ async def test_withheld_fields_and_verdict_words_are_part_of_the_fingerprint(tmp
         ("# \ud800".encode("utf-8", "surrogatepass"), "this is not UTF-8 text; save the file as UTF-8"),
         ("#" * 4001, "is larger than 4,000 bytes; shorten it"),
         ('hides = ["grounding"]', "declares 'hides'; it can declare protocols, requires, withholds, verdicts"),
+        ('lead = "<score>"', 'only answers of yes or no have; set protocols = ["binary"]'),
+        ('protocols = ["binary"]\nlead = " "', "lead is ' '; give the text before the verdict"),
+        ('protocols = ["binary"]\nlead = ["<score>"]', "give the text before the verdict"),
+        ('protocols = ["binary"]\nlead = "' + "x" * 201 + '"', "of at most 200 characters"),
         ('protocols = "binary"', "protocols is 'binary'; give a list of words"),
         ("protocols = []", "protocols is []; give a list of words"),
         ("verdicts = [1, 0]", "verdicts is [1, 0]; give a list of words"),

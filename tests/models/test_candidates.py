@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from judge_server.engines import engine_from_url
 from judge_server.models.candidates import CANDIDATES, Candidate, Machine, fits, recommended, why_not_on_hub
+from judge_server.prompts.library import builtin_sets
 from tests.models.fake_hub import CONTENT, Site
 
 GB = 10**9
@@ -57,6 +58,16 @@ def test_the_hub_is_asked_only_about_models_that_would_suit() -> None:
 def test_a_model_with_an_obstacle_is_shown_and_never_recommended() -> None:
     found = fits(Machine(64, 512 * GB, (80 * GB,)), there)
     assert {one.candidate.name for one in found if "reasons before" in one.problem} == {"gpt-oss-120b", "gpt-oss-20b"}
+
+
+def test_models_with_a_form_of_their_own_name_a_set_that_is_there() -> None:
+    asked = {one.name: one.asked for one in CANDIDATES if one.asked}
+    assert asked == {
+        "gpt-oss-120b": "--think-tokens 512",
+        "gpt-oss-20b": "--think-tokens 512",
+        "granite-guardian-4.1-8b": "--template granite-guardian",
+    }
+    assert {"granite-guardian", "granite-requirements"} <= builtin_sets().keys()
 
 
 @pytest.mark.parametrize("candidate", [one for one in CANDIDATES if one.runner == "llama.cpp"])

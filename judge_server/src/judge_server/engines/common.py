@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -79,6 +79,41 @@ async def _cancel_tasks(tasks: Collection[asyncio.Task[Reply | CallFailure]]) ->
         task.cancel()
     if running:
         await asyncio.gather(*running, return_exceptions=True)
+
+
+class ThinkingMarks(NamedTuple):
+    """How a model's chat template marks thinking.
+
+    Attributes:
+        opening: begins the thinking, where the template does not.
+        end: what the model writes to end it.
+        closing: stands between the thinking and the answer.
+        answer: begins an answer without thinking, where the template does not.
+    """
+
+    opening: str
+    end: str
+    closing: str
+    answer: str
+
+    def opened(self, text: str) -> str:
+        """Return what a template puts before the model's turn, with the opening at its end."""
+        return text if text.rstrip().endswith(self.opening.rstrip()) else text + self.opening
+
+
+TAGS = ThinkingMarks("<think>\n", "</think>", "\n</think>\n\n", "")
+HARMONY = ThinkingMarks(
+    opening="<|channel|>analysis<|message|>",
+    end="<|end|>",
+    closing="<|end|><|start|>assistant<|channel|>final<|message|>",
+    answer="<|channel|>final<|message|>",
+)
+"""OpenAI's harmony, the format of gpt-oss: thinking and answer are messages of two channels."""
+
+
+def thinking_marks(template: str) -> ThinkingMarks:
+    """Return the marks of a chat template, or of what it rendered with an answer of the model in it."""
+    return HARMONY if "<|channel|>" in template else TAGS
 
 
 def split_at_marks(text: str, *marks: str) -> list[str] | None:

@@ -99,6 +99,8 @@ def _make_form(answer: AnswerForm) -> bytes:
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
         if any(described):
             parts += ("described", *described)
+        if answer.lead:
+            parts += ("lead", answer.lead)
     elif isinstance(answer, LabelChoice):
         parts = ("choice", answer.lead, answer.ask, *answer.labels)
     elif isinstance(answer, TextOutput):

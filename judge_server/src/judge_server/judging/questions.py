@@ -231,6 +231,8 @@ def ask_alone(
         return ask(prepared, criterion.id, question, grades, sample, "grade")
     steps = _steps_on_offer(prepared, criterion, step_numbers)
     token_choice = _yes_no(steps, prepared.declaration.verdicts, prepared.typed, prepared.config.steps)
+    if prepared.declaration.lead:
+        token_choice = replace(token_choice, lead=prepared.declaration.lead)
     scaling = UNSCALED if prepared.config.contextual else prepared.calibration.scaling_for(criterion)
     return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
 

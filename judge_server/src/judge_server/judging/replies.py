@@ -118,8 +118,15 @@ def _chosen(token_choice: TokenChoice, then: LabelChoice, label: str, reply: Rep
     return chosen
 
 
+_CLOSING = re.compile('[<"]')
+"""What closes a verdict after a lead: a tag, or the quote of a JSON string."""
+
+
 def _read_from_text(token_choice: TokenChoice, reply: Reply) -> JudgeResult | CallFailure:
-    answer = read_token_choice(reply.text or "", token_choice)
+    text = reply.text or ""
+    if lead_end := token_choice.lead_end(text):
+        text = _CLOSING.split(text[lead_end:], maxsplit=1)[0]
+    answer = read_token_choice(text, token_choice)
     if isinstance(answer, CallFailure):
         return answer
     label, then = answer

@@ -1,5 +1,6 @@
 """The engine port: batches of constrained questions to a model, and its replies."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -39,10 +40,27 @@ class LabelChoice:
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """An answer of one token, whose probabilities are read; `then` is an optional label choice after it."""
+    """An answer of one token, whose probabilities are read; `then` is an optional label choice after it.
+
+    `lead` is written on behalf of the model before that token. An engine that cannot do so lets the model write it, and
+    reads the token after it.
+    """
 
     options: tuple[Option, ...]
     then: LabelChoice | None = None
+    lead: str = ""
+
+    def lead_end(self, text: str) -> int:
+        """Return where the lead ends that a text begins with, however it is spaced; 0 if it begins otherwise.
+
+        The first lines of the lead may be missing, because servers take thinking out of a text.
+        """
+        lines = self.lead.splitlines()
+        for first in range(len(lines)):
+            words = " ".join(lines[first:]).split()
+            if words and (found := re.match(r"\s*" + r"\s*".join(map(re.escape, words)), text)):
+                return found.end()
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

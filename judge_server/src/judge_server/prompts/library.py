@@ -39,6 +39,7 @@ MATERIAL = ("grounding", "reference_answer", "ground_truth")
 WITHHELD = (*MATERIAL, "criteria")
 _WITHOUT_CRITERIA = frozenset({"likert", "comparison"})
 _MAX_WORD_LENGTH = 20
+_MAX_LEAD_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,23 @@ class Declaration:
         withholds: the entries of `WITHHELD` that the judge is not shown. Programs that verify a criterion still see
             them.
         verdicts: the two answers to a criterion asked by itself, satisfied first; None for true and false.
+        lead: what the judge's answer begins with, before the verdict. Written on behalf of the judge, so such a set
+            asks about one criterion a call, without reasons or thinking.
     """
 
     protocols: tuple[str, ...] | None = None
     requires: tuple[str, ...] = ()
     withholds: tuple[str, ...] = ()
     verdicts: tuple[str, str] | None = None
+    lead: str = ""
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
         """The parts that change a prompt or its answer, as text; empty if there are none."""
         withheld = f"withholds {', '.join(self.withholds)}" if self.withholds else ""
         answers = f"verdicts {', '.join(self.verdicts)}" if self.verdicts else ""
-        return tuple(part for part in (withheld, answers) if part)
+        lead = f"lead {self.lead}" if self.lead else ""
+        return tuple(part for part in (withheld, answers, lead) if part)
 
     def missing(self, given: Mapping[str, Any]) -> str | None:
         """Return the first required entry that is missing or empty; None if all are given."""
@@ -108,14 +113,22 @@ def read_declaration(folder: Path) -> Declaration:
 
 
 def _declaration(declared_values: Mapping[str, Any], where: str) -> Declaration:
-    known = {"protocols": PROTOCOLS, "requires": MATERIAL, "withholds": WITHHELD, "verdicts": None}
+    known = {"protocols": PROTOCOLS, "requires": MATERIAL, "withholds": WITHHELD, "verdicts": None, "lead": None}
     for name in declared_values:
         if name not in known:
             raise InvalidTemplate(f"{where} declares {name!r}; it can declare {', '.join(known)}")
-    lists = {name: _words(declared_values[name], known[name], f"{where}: {name}") for name in declared_values}
+    lists = {
+        name: _words(declared_values[name], known[name], f"{where}: {name}") for name in {*declared_values} - {"lead"}
+    }
     declaration = Declaration(
-        lists.get("protocols"), lists.get("requires", ()), lists.get("withholds", ()), _verdicts(lists, where)
+        lists.get("protocols"),
+        lists.get("requires", ()),
+        lists.get("withholds", ()),
+        _verdicts(lists, where),
+        _lead(declared_values, where),
     )
+    if declaration.lead and declaration.protocols != ("binary",):
+        raise InvalidTemplate(f'{where} has a lead, which only answers of yes or no have; set protocols = ["binary"]')
     if both := set(declaration.requires) & set(declaration.withholds):
         raise InvalidTemplate(f"{where} both requires and withholds {', '.join(sorted(both))}; choose one")
     if "criteria" in declaration.withholds and not _WITHOUT_CRITERIA.issuperset(declaration.protocols or PROTOCOLS):
@@ -149,6 +162,17 @@ def _verdicts(lists: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, st
     if met.startswith(not_met) or not_met.startswith(met):
         raise InvalidTemplate(f"{where}: verdicts {words[0]!r} and {words[1]!r} begin alike; choose words that differ")
     return words[0], words[1]
+
+
+def _lead(declared_values: Mapping[str, Any], where: str) -> str:
+    lead = declared_values.get("lead")
+    if lead is None:
+        return ""
+    if not isinstance(lead, str) or not lead.strip() or len(lead) > _MAX_LEAD_LENGTH:
+        raise InvalidTemplate(
+            f"{where}: lead is {lead!r}; give the text before the verdict, of at most {_MAX_LEAD_LENGTH} characters"
+        )
+    return lead
 
 
 _NAME = TypeAdapter(TemplateName)

@@ -421,6 +421,11 @@ def _refuse_other_protocols(config: JudgingConfig, declaration: Declaration) -> 
             f"the template set {config.template!r} is for {' or '.join(declaration.protocols)}, but this request uses "
             f"{config.protocol}; choose another set, or a mode or protocol that it supports"
         )
+    if declaration.lead and not config.plain:
+        raise template_error(
+            f"the template set {config.template!r} asks for one verdict at once; leave out rationale, think_tokens and "
+            "criteria_per_call"
+        )
 
 
 def _refuse_without_passages(config: JudgingConfig, *, typed: bool) -> None:

@@ -28,7 +28,7 @@ from urllib.parse import SplitResult
 import httpx2
 from pydantic import PositiveInt
 
-from judge_server.engines.common import LoraPath, UrlOptions, split_at_marks
+from judge_server.engines.common import TAGS, LoraPath, UrlOptions, split_at_marks, thinking_marks
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights, with_adapter
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
@@ -79,6 +79,7 @@ class TemplateTokens:
         again: between the assistant's message and a second user message; None if the template does not allow one.
         tail_again: after the second user message, with thinking skipped.
         thought: the end of a thinking block.
+        end: what the model writes to end its thinking.
     """
 
     head: list[int]
@@ -88,6 +89,7 @@ class TemplateTokens:
     again: list[int] | None
     tail_again: list[int]
     thought: list[int]
+    end: str = TAGS.end
 
 
 class LlamaCppTokenizer:
@@ -120,9 +122,10 @@ class LlamaCppTokenizer:
         head, middle, tail = one_turn
         thinking = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, think=True)
         (*_, think) = split_at_marks(thinking, _USER) or (tail,)
-        if not think.rstrip().endswith("<think>"):
-            think += "<think>\n"
         *_, again, tail_again = second or ("", "")
+        marks = thinking_marks(two_turns)
+        think = marks.opened(think)
+        tail, tail_again = tail + marks.answer, tail_again + marks.answer
         pieces = TemplateTokens(
             head=await _tokenise(http, head, control=True, start=True),
             middle=await _tokenise(http, middle, control=True),
@@ -130,7 +133,8 @@ class LlamaCppTokenizer:
             think=await _tokenise(http, think, control=True),
             again=await _tokenise(http, again, control=True) if second else None,
             tail_again=await _tokenise(http, tail_again, control=True),
-            thought=await _tokenise(http, "\n</think>\n\n", control=True),
+            thought=await _tokenise(http, marks.closing, control=True),
+            end=marks.end,
         )
         digested = [template, *([two_turns] if second else []), *([thinking] if thinking != template else [])]
         return cls(http, "\0".join(digested), pieces)
@@ -175,6 +179,10 @@ class LlamaCppTokenizer:
             ids = await self.written(text)
             self._seen.put(text, ids)
         return ids
+
+    async def lead(self, text: str) -> list[int]:
+        """Return the ids of a text that is written on behalf of the model, control tokens included."""
+        return await _tokenise(self._http, text, control=True) if text else []
 
     async def written(self, text: str) -> list[int]:
         """Like `plain`, but not cached, for a text that will not recur."""
@@ -479,7 +487,8 @@ class LlamaCppExchange:
             self._prompt += await self._tokens.second_turn(self._call.reasoning.ask)
         masses, chosen, text, cut = None, None, None, False
         match self._call.answer:
-            case TokenChoice(options, then):
+            case TokenChoice(options, then, lead):
+                self._prompt += await self._tokens.lead(lead)
                 first = (await self._complete(1, n_probs=TOP_TOKENS, **sampling(None))).first
                 masses = tuple([sum(first.get(t, 0.0) for t in await self._tokens.spellings(o)) for o in options])
                 if then is not None and any(masses):
@@ -505,7 +514,8 @@ class LlamaCppExchange:
         )
 
     async def _think(self, max_tokens: int) -> None:
-        await self._write(max_tokens, stop=["</think>"])
+        end = self._tokens.pieces.end
+        await self._write(max_tokens, stop=[end], preserved_tokens=[end])
         self._prompt += self._tokens.pieces.thought
 
     async def _write(self, max_tokens: int, **options: Any) -> str:
@@ -529,9 +539,9 @@ class LlamaCppExchange:
 def _longest(answer: AnswerForm) -> int:
     """Return the most tokens of an answer, lead included; no tokenizer makes more tokens than bytes."""
     match answer:
-        case TokenChoice(options, then):
+        case TokenChoice(options, then, lead):
             label = max(len(option.label.encode()) for option in options)
-            return 1 if then is None else max(1, label + _longest(then))
+            return len(lead.encode()) + (1 if then is None else max(1, label + _longest(then)))
         case LabelChoice(_, lead):
             return len(lead.encode()) + answer.reserved_tokens
         case JsonOutput(max_tokens=max_tokens) | TextOutput(max_tokens):

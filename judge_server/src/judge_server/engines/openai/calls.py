@@ -202,10 +202,10 @@ def with_choice(messages: Sequence[ChatMessage], answer_text: str, choice: Label
 def answer_tokens(call: Call, dialect: Dialect) -> int:
     """Return the most tokens of the answer, without thinking."""
     match call.answer:
-        case TokenChoice(then=None) if dialect.top_logprobs and not call.think_tokens:
+        case TokenChoice(then=None, lead="") if dialect.top_logprobs and not call.think_tokens:
             return dialect.limit(dialect.choice_tokens)
-        case TokenChoice():
-            return dialect.limit(TEXT_ANSWER_TOKENS)
+        case TokenChoice(lead=lead):
+            return dialect.limit(TEXT_ANSWER_TOKENS + len(lead.encode()))
         case LabelChoice(labels):
             return dialect.limit(LABEL_JSON_TOKENS + max(len(label.encode()) for label in labels))
         case JsonOutput(max_tokens=limit) | TextOutput(limit):
@@ -234,7 +234,9 @@ def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> 
     text: str | None = answer_text
     if isinstance(call.answer, TokenChoice):
         thought = thinking or completion.thoughts or answer_text != completion.content.strip()
-        if not thought and (reason := completion.invalid_reason):
+        if completion.follows_lead(call.answer):  # which may look like thinking, and is none
+            thought = thinking
+        if not thought and (reason := completion.why_invalid(completion.place_of(call.answer))):
             return CallFailure(
                 "engine", f"the endpoint gave {reason}, which is impossible; check what serves the model"
             )

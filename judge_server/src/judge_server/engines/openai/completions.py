@@ -19,6 +19,10 @@ from pydantic_core import from_json
 from judge_server.ports import MASS_TOLERANCE, TokenChoice
 
 _OPENING, _CLOSING = "<think>", "</think>"
+_CHANNEL, _BARE_ANALYSIS, _BARE_FINAL = "<|channel|>", "analysis", "assistantfinal"
+_FINAL_CHANNEL = re.compile(r"<\|channel\|>final(?: ?<\|constrain\|>[a-z]{1,20})?<\|message\|>")
+"""The channels of gpt-oss in a text that the server did not sort, with their control tokens and without."""
+
 _SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
 """How some servers write a token's leading space: the marks of SentencePiece and of byte-level BPE."""
 
@@ -264,6 +268,8 @@ class ChatCompletion(_ResponseModel):
         for if the model was allowed `thinking` and the server returned none separately.
         """
         text = self.content.lstrip()
+        if text.startswith(_CHANNEL) or (text.startswith(_BARE_ANALYSIS) and _BARE_FINAL in text):
+            return _final_channel(text)
         if text.startswith(_OPENING) or (thinking and not self.thoughts and _CLOSING in text):
             return text.partition(_CLOSING)[2].strip()
         return text.strip()
@@ -276,27 +282,44 @@ class ChatCompletion(_ResponseModel):
     @property
     def first_position(self) -> int | None:
         """The index of the first token that is more than white space; None without log-probabilities."""
-        return next((i for i, position in enumerate(self._positions) if _unmarked(position.token).strip()), None)
+        return next((i for i, token in enumerate(self._tokens) if token.strip()), None)
+
+    def follows_lead(self, token_choice: TokenChoice) -> bool:
+        """Whether the tokens begin with the choice's lead."""
+        return bool(token_choice.lead_end("".join(self._tokens)))
+
+    def place_of(self, token_choice: TokenChoice) -> int | None:
+        """Return the index of the token that stands for an option: the first after the lead that is not white space.
+
+        None if there is none, or if that token begins in the lead.
+        """
+        begin, lead_end = 0, token_choice.lead_end("".join(self._tokens))
+        for index, token in enumerate(self._tokens):
+            end = begin + len(token)
+            if end > lead_end and token[max(0, lead_end - begin) :].strip():
+                return index if begin >= lead_end else None
+            begin = end
+        return None
 
     def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
-        """Return the probability of each option at the first token that is not white space.
+        """Return the probability of each option at `place_of` the choice.
 
-        None without log-probabilities. Use them only if `invalid_reason` is empty.
+        None without log-probabilities. Use them only if `why_invalid` is empty.
         """
         if not self._positions:
             return None
-        at = self.first_position
+        at = self.place_of(token_choice)
+        if at is None and self.follows_lead(token_choice):
+            return None
         if at is None:
             return tuple(0.0 for _ in token_choice.options)
         return _masses(self._positions[at], token_choice) if self._positions[at].top_logprobs else None
 
-    @property
-    def invalid_reason(self) -> str:
-        """Why the log-probabilities that `masses` reads are impossible, in words; empty if they are possible or absent.
+    def why_invalid(self, at: int | None) -> str:
+        """Say why the log-probabilities of a token are impossible; empty if they are possible or absent.
 
         A probability is at most 1, and so is the sum over different tokens.
         """
-        at = self.first_position
         logprobs = [] if at is None else [logprob for _, logprob in self._positions[at].top_logprobs]
         highest = max(logprobs, default=0.0)
         if highest > MASS_TOLERANCE:
@@ -308,7 +331,7 @@ class ChatCompletion(_ResponseModel):
     def has_spread_logprobs(self) -> bool:
         """Whether the first token's log-probabilities are possible, and more than one token is likely."""
         at = self.first_position
-        if at is None or self.invalid_reason:
+        if at is None or self.why_invalid(at):
             return False
         logprobs = sorted([logprob for _, logprob in self._positions[at].top_logprobs], reverse=True)
         return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
@@ -338,6 +361,10 @@ class ChatCompletion(_ResponseModel):
         reused = min(max(0, reported[1]), prompt)
         written = min(max(0, reported[2]), most_written)
         return TokenCounts(prompt - reused, reused, written, clipped=reported != (prompt, reused, written))
+
+    @property
+    def _tokens(self) -> list[str]:
+        return [_unmarked(position.token) for position in self._positions]
 
     @property
     def _positions(self) -> tuple[Position, ...]:
@@ -395,6 +422,15 @@ def _share(total: int, weights: Sequence[int]) -> list[int]:
         return [total] * len(weights)
     ends = [total * weight // sum(weights) for weight in accumulate(weights)]
     return [end - start for start, end in pairwise([0, *ends])]
+
+
+def _final_channel(text: str) -> str:
+    """Return the last message of gpt-oss' final channel; empty if there is none, or if it is not clear which it is."""
+    if text.startswith(_CHANNEL):
+        _, *finals = _FINAL_CHANNEL.split(text)
+        return finals[-1].removesuffix("<|return|>").strip() if finals else ""
+    _, *finals = text.split(_BARE_FINAL)
+    return finals[0].strip() if len(finals) == 1 else ""
 
 
 def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
-from judge_server.engines.vllm.engine import THOUGHT, VllmTokenizer
+from judge_server.engines.vllm.engine import VllmTokenizer
 from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelChoice, Reply, TextOutput, TokenChoice
 
 
@@ -74,7 +74,8 @@ class VllmAnswerer:
         if isinstance(form, LabelChoice):
             return len(self.tokens.plain(form.lead)) + form.reserved_tokens
         label = max(len(self.tokens.plain(option.label)) for option in form.options)
-        return max(1, label + self._reserved_tokens(form.then) if form.then else 0)
+        lead = len(self.tokens.control(form.lead)) if form.lead else 0
+        return lead + max(1, label + self._reserved_tokens(form.then) if form.then else 0)
 
 
 class _VllmExchange:
@@ -118,7 +119,7 @@ class _VllmExchange:
 
     async def _think(self, max_tokens: int) -> None:
         self._prompt += self._tokens.think
-        output = await self._generate(max_tokens, stop=[THOUGHT])
+        output = await self._generate(max_tokens, stop=self._tokens.thought_end)
         self._prompt += self._tokens.plain(output.text.strip())[:max_tokens] + self._tokens.thought
 
     async def _write(self, max_tokens: int) -> str:
@@ -131,6 +132,8 @@ class _VllmExchange:
         all_ids = sorted({i for spellings in ids for i in spellings})
         if not all_ids:
             return (0.0,) * len(ids)
+        if token_choice.lead:
+            self._prompt += self._tokens.control(token_choice.lead)
         output = await self._run(
             SamplingParams(
                 max_tokens=1,
@@ -153,7 +156,7 @@ class _VllmExchange:
         return (output.text, None) if output.text in choice.labels else (None, output.text)
 
     async def _generate(
-        self, max_tokens: int, *, stop: list[str] | None = None, structured: StructuredOutputsParams | None = None
+        self, max_tokens: int, *, stop: str | None = None, structured: StructuredOutputsParams | None = None
     ) -> Any:
         sample = self._call.sample
         return await self._run(
@@ -162,6 +165,7 @@ class _VllmExchange:
                 temperature=sample.temperature if sample else 0.0,
                 seed=sample.seed if sample else None,
                 stop=stop,
+                skip_special_tokens=stop is None,  # what ends the thinking may be a special token
                 structured_outputs=structured,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
-from judge_server.engines.common import RunningCalls, split_at_marks
+from judge_server.engines.common import RunningCalls, split_at_marks, thinking_marks
 from judge_server.engines.vllm.loading import (
     VLLM_NOT_INSTALLED,
     VllmSettings,
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 _SYSTEM, _USER, _ANSWER, _AGAIN = "\x02system\x03", "\x02user\x03", "\x02answer\x03", "\x02again\x03"
 _REMEMBERED_BYTES = 256 * 2**20
 
-THINK, THOUGHT = "<think>", "</think>"
-"""The marks around a model's thinking."""
-
 
 class VllmTokenizer:
     """Tokenises for one model. `tokenizer` is a tokenizer of transformers, with a chat template.
@@ -57,6 +54,7 @@ class VllmTokenizer:
         answer: the ids between a user message and the answer, with thinking skipped.
         think: the ids between a user message and the start of the model's thinking.
         thought: the ids that end the thinking.
+        thought_end: what the model writes to end its thinking.
         ask: the ids between an answer and the user's next message.
     """
 
@@ -65,22 +63,17 @@ class VllmTokenizer:
         self.template_digest = hashlib.sha256(json.dumps(tokenizer.chat_template).encode()).hexdigest()
         self._prefixes: ByteCache[tuple[str, str], list[int]] = ByteCache(_REMEMBERED_BYTES)
 
-        def control(text: str) -> list[int]:
-            ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-            return ids
-
+        self._tokenizer = tokenizer
         first = [("system", _SYSTEM), ("user", _USER)]
         head, middle, answer = _split(_rendered(tokenizer, first, think=False), _SYSTEM, _USER)
         think = _split(_rendered(tokenizer, first, think=True), _USER)[-1]
         second = [*first, ("assistant", _ANSWER), ("user", _AGAIN)]
         ask = _split(_rendered(tokenizer, second, think=False), _ANSWER, _AGAIN)[1]
-        if answer.rstrip().endswith(THINK):
-            answer += f"\n{THOUGHT}\n\n"
-        if not think.rstrip().endswith(THINK):
-            think += f"{THINK}\n"
-        self._head, self._middle = control(head), control(middle)
-        self.answer, self.think, self.ask = control(answer), control(think), control(ask)
-        self.thought = control(f"\n{THOUGHT}\n\n")
+        marks = thinking_marks(json.dumps(tokenizer.chat_template))
+        answer += marks.closing if answer.rstrip().endswith(marks.opening.rstrip()) else marks.answer
+        self._head, self._middle = self.control(head), self.control(middle)
+        self.answer, self.think, self.ask = self.control(answer), self.control(marks.opened(think)), self.control(ask)
+        self.thought, self.thought_end = self.control(marks.closing), marks.end
 
     @classmethod
     def load(cls, folder: Path) -> "VllmTokenizer":
@@ -108,6 +101,11 @@ class VllmTokenizer:
 
     def _prefix(self, system: str, shared: str) -> list[int]:
         return self._head + self.plain(system) + self._middle + self.plain(shared)
+
+    def control(self, text: str) -> list[int]:
+        """Return the ids of a text of the service's own, control tokens included."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
 
     def plain(self, text: str) -> list[int]:
         """Return the ids of a text, none of which is a control token."""
