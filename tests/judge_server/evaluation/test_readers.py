@@ -127,13 +127,16 @@ def test_prmbench_labels_every_step_and_takes_one_problem_as_one_row(tmp_path: P
     assert (set(second.labels.values()), second.task, second.prompt) == ({1.0}, "deception", "What does it cost?")
 
 
-def test_pairs_of_llmbar_and_judgebench_know_the_better_response(tmp_path: Path) -> None:
+def test_pairs_of_llmbar_judgebench_and_rewardbench_know_the_better_response(tmp_path: Path) -> None:
     (bar,) = read(tmp_path, "llmbar", {"input": "?", "output_1": "x", "output_2": "y", "label": 2, "subset": "s"})
     bench = {"pair_id": "p", "question": "?", "response_A": "x", "response_B": "y", "label": "A>B", "source": "s"}
     (judged,) = read(tmp_path, "judgebench", bench)
     assert isinstance(bar, LabelledPair)
     assert isinstance(judged, LabelledPair)
     assert (bar.preferred, judged.preferred) == ("b", "a")
+    names = {"chosen_model": "m", "rejected_model": "n", "subset": "math-prm", "id": 4}
+    (rewarded,) = read(tmp_path, "rewardbench", {"prompt": "?", "chosen": "x", "rejected": "y", **names})
+    assert rewarded == LabelledPair("?", "?", "x", "y", "a", "math-prm")
 
 
 def test_scales_become_labels_between_0_and_1(tmp_path: Path) -> None:

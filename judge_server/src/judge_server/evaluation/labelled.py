@@ -381,6 +381,14 @@ def judgebench(file: Path) -> Iterator[Example]:
             )
 
 
+def rewardbench(file: Path) -> Iterator[Example]:
+    """Yield pairs with the response that its subset holds for the better one (RewardBench: `chosen`, `rejected`)."""
+    for row in rows(file):
+        yield LabelledPair(
+            row["prompt"], row["prompt"], row["chosen"], row["rejected"], "a", str(row.get("subset", ""))
+        )
+
+
 LLM_RUBRIC = {
     "Q1": "The assistant's turns read naturally.",
     "Q2": "What the assistant says is backed by sources that it cites.",
@@ -572,6 +580,7 @@ READERS: Mapping[str, Reader] = {
     "prmbench": Reader(prmbench, "construction"),
     "llmbar": Reader(llmbar, "people"),
     "judgebench": Reader(judgebench, "programs"),
+    "rewardbench": Reader(rewardbench, "people or construction"),
     "llm-rubric": Reader(llm_rubric, "people"),
     "contractnli": Reader(contractnli, "people"),
     "infobench": Reader(infobench, "GPT-4 or people"),
