@@ -88,7 +88,7 @@ class ThinkingMarks(NamedTuple):
         opening: begins the thinking, where the template does not.
         end: what the model writes to end it.
         closing: stands between the thinking and the answer.
-        answer: begins an answer without thinking, where the template does not.
+        answer: begins an answer without thinking, where the template does not. It enters the template's digest.
     """
 
     opening: str

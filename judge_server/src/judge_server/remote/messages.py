@@ -27,7 +27,7 @@ from judge_server.ports import (
     TokenChoice,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Raised whenever one end would misunderstand the other."""
 
 MAX_DEADLINE_S = 86_400.0

@@ -137,6 +137,7 @@ class LlamaCppTokenizer:
             end=marks.end,
         )
         digested = [template, *([two_turns] if second else []), *([thinking] if thinking != template else [])]
+        digested += [marks.answer] if marks.answer else []
         return cls(http, "\0".join(digested), pieces)
 
     @property

@@ -60,7 +60,9 @@ class VllmTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._plain = _without_control_tokens(tokenizer)
-        self.template_digest = hashlib.sha256(json.dumps(tokenizer.chat_template).encode()).hexdigest()
+        template = json.dumps(tokenizer.chat_template)
+        marks = thinking_marks(template)
+        self.template_digest = hashlib.sha256((template + marks.answer).encode()).hexdigest()
         self._prefixes: ByteCache[tuple[str, str], list[int]] = ByteCache(_REMEMBERED_BYTES)
 
         self._tokenizer = tokenizer
@@ -69,7 +71,6 @@ class VllmTokenizer:
         think = _split(_rendered(tokenizer, first, think=True), _USER)[-1]
         second = [*first, ("assistant", _ANSWER), ("user", _AGAIN)]
         ask = _split(_rendered(tokenizer, second, think=False), _ANSWER, _AGAIN)[1]
-        marks = thinking_marks(json.dumps(tokenizer.chat_template))
         answer += marks.closing if answer.rstrip().endswith(marks.opening.rstrip()) else marks.answer
         self._head, self._middle = self.control(head), self.control(middle)
         self.answer, self.think, self.ask = self.control(answer), self.control(marks.opened(think)), self.control(ask)
