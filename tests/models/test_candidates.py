@@ -61,12 +61,8 @@ def test_a_model_with_an_obstacle_is_shown_and_never_recommended() -> None:
 
 
 def test_models_with_a_form_of_their_own_name_a_set_that_is_there() -> None:
-    asked = {one.name: one.asked for one in CANDIDATES if one.asked}
-    assert asked == {
-        "gpt-oss-120b": "--think-tokens 512",
-        "gpt-oss-20b": "--think-tokens 512",
-        "granite-guardian-4.1-8b": "--template granite-guardian",
-    }
+    expected = {one.name: one.template for one in CANDIDATES if one.template}
+    assert expected == {"granite-guardian-4.1-8b": "granite-guardian"}
     assert {"granite-guardian", "granite-requirements"} <= builtin_sets().keys()
 
 
@@ -92,3 +88,18 @@ def test_the_command_says_what_to_run_next(site: Site, cache: Path) -> None:
     assert asked["machine"]["cores"] >= 1
     assert asked["recommended"] in {one["engine"] for one in asked["models"] if one["problem"] is None}
     assert not cache.exists()
+
+
+def test_a_model_with_a_form_of_its_own_is_compared_in_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 24576\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    site.files["/ibm-granite/granite-guardian-4.1-8b/resolve/main/config.json"] = CONTENT
+    said = " ".join(CliRunner().invoke(app, ["models", "recommend"]).stdout.split())
+    guardian = "--judge vllm://ibm-granite/granite-guardian-4.1-8b"
+    assert f"labelled.jsonl {guardian} --template default --template granite-guardian" in said
+    assert "Recommended: granite-guardian-4.1-8b in vLLM." in said
+    assert "ask with --template granite-guardian" in said

@@ -33,7 +33,7 @@ class Candidate:
         note: what to know about it.
         measured: what was measured with it; empty if it was never run here.
         obstacle: why it is not recommended; empty if nothing speaks against it.
-        asked: the options of `adjudge bakeoff` and `adjudge score` that it is asked with; empty for the default.
+        template: the set of prompt templates in the form that it expects; empty for the default set.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Candidate:
     note: str = ""
     measured: str = ""
     obstacle: str = ""
-    asked: str = ""
+    template: str = ""
 
     @property
     def engine_url(self) -> str:
@@ -64,8 +64,7 @@ class Candidate:
         return f"adjudge models pull {self.name if self.file is None else self.file.name}"
 
 
-_ROOM_TO_THINK = "--think-tokens 512"
-_REASONS = f"reasons before every answer, so it is slow; with {_ROOM_TO_THINK} it can judge"
+_REASONS = "reasons before every answer, so it is slow; with --think-tokens 512 it can judge"
 
 
 def _catalogued(name: str, measured: str) -> Candidate:
@@ -77,7 +76,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "gpt-oss-120b", "vLLM", HubFile("openai/gpt-oss-120b", "config.json"), 63_387_346_464, 131_072,
         "Apache-2.0", "MXFP4, 5.1 billion parameters active; a gold judge, or the large one of a cascade",
-        obstacle=_REASONS, asked=_ROOM_TO_THINK,
+        obstacle=_REASONS,
     ),
     Candidate(
         "clef", "llama.cpp", HubFile("ggml-org/Clef-GGUF", "Clef-Q4_K_M.gguf"), 19_232_219_200, 16_384,
@@ -85,7 +84,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     ),
     Candidate(
         "gpt-oss-20b", "vLLM", HubFile("openai/gpt-oss-20b", "config.json"), 13_760_000_000, 131_072, "Apache-2.0",
-        "MXFP4, 3.6 billion parameters active", obstacle=_REASONS, asked=_ROOM_TO_THINK,
+        "MXFP4, 3.6 billion parameters active", obstacle=_REASONS,
     ),
     Candidate(
         "qwen3.5-4b", "vLLM", HubFile("Qwen/Qwen3.5-4B", "config.json"), 8_400_000_000, 262_144, "Apache-2.0",
@@ -97,7 +96,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "granite-guardian-4.1-8b", "vLLM", HubFile("ibm-granite/granite-guardian-4.1-8b", "config.json"),
         16_760_000_000, 131_072, "Apache-2.0", "trained to check criteria; English only",
-        asked="--template granite-guardian",
+        template="granite-guardian",
     ),
     Candidate(
         "qwen3.5-4b", "llama.cpp", HubFile("unsloth/Qwen3.5-4B-GGUF", "Qwen3.5-4B-Q4_K_M.gguf"), 2_740_937_888,

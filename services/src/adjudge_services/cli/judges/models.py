@@ -140,7 +140,7 @@ def recommend(as_json: JsonOption = False) -> None:
                 "context": one.candidate.context,
                 "licence": one.candidate.licence,
                 "measured": one.candidate.measured or None,
-                "asked": one.candidate.asked or None,
+                "template": one.candidate.template or None,
                 "problem": one.problem or None,
                 "tokens_per_second": one.tokens_per_second,
             }
@@ -167,18 +167,19 @@ def recommend(as_json: JsonOption = False) -> None:
         )
     for command in filter(None, (one.fetch_command, f"adjudge serve --engine {one.engine_url}")):
         print_line(f"  {command}")
-    if one.asked:
-        print_line(f"It is asked in a form of its own: {one.asked}.")
+    if one.template:
+        print_line(f"It expects a form of its own: ask with --template {one.template}.")
     print_line("Before you train, compare the models that suit this machine on labels of your own:")
     suiting = [fit.candidate for fit in found if not fit.problem]
     for other in suiting:
         if other.fetch_command and other != one:
             print_line(f"  {other.fetch_command}")
-    together = [own.engine_url for own in suiting if not own.asked]
+    together = [own.engine_url for own in suiting if not own.template]
     print_line(" \\\n    ".join(["  adjudge bakeoff labelled.jsonl", *[f"--judge {url}" for url in together]]))
     for own in suiting:
-        if own.asked:
-            print_line(f"  adjudge bakeoff labelled.jsonl --judge {own.engine_url} {own.asked}")
+        if own.template:
+            compared = f"--template default --template {own.template}"
+            print_line(f"  adjudge bakeoff labelled.jsonl --judge {own.engine_url} {compared}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "engine", "size", "context", "licence", "note"):
         table.add_column(title, justify="right" if title in ("size", "context") else "left", no_wrap=title != "note")
