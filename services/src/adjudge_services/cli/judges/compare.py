@@ -35,6 +35,7 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.html import COST_DIGITS, QUALITY_HEADINGS, bakeoff_html, format_estimate, names_of
     from judge_server.evaluation.metrics import UNDEFINED
     from judge_server.evaluation.report import FEW_ROWS
+    from judge_server.models.candidates import this_machine
     from trainer_client.wire.options import request_options
 
 _DEFAULT_TEMPLATE = "default"
@@ -76,6 +77,7 @@ def bakeoff(
         "labels by": labelled_by,
         "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
         "measured": measured_now(),
+        "machine": str(this_machine()),
     }
     write_report(
         heading,
