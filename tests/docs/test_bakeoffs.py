@@ -1,6 +1,7 @@
 """Contributed bake-offs: the page shows the files, and a file that is none is refused."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_a_figure_outside_its_range_or_its_interval_is_refused(file: dict[str, Any], tmp_path: Path) -> None:
     auroc = file["contenders"][1]["quality"]["auroc"]
-    for value, says in ((1.2, "less than or equal to 1"), (0.0, "must be in this order"), (float("nan"), "less than or equal to 1")):
+    wrong = {1.2: "less than or equal to 1", 0.0: "must be in this order", math.nan: "less than or equal to 1"}
+    for value, says in wrong.items():
         auroc |= {"value": value, "low": 0.4, "high": max(0.9, value)}
         with pytest.raises(InvalidBakeOff, match=says):
             read_bakeoff(written(tmp_path, file))
