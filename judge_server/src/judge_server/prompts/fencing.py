@@ -54,7 +54,7 @@ _CHAT_TOKEN = re.compile(
     r"|/?(?=[\w:-])(?:[\w:-]{3,40}[|｜]>"  # <turn|>, <channel|>
     r"|seed:"  # <seed:bos>, <seed:think> and the like
     r"|(?:SYS|s|bos|eos|pad|unk|mask|cls|sep|sop|eop|bos_token|eos_token|pad_token|unk_token|start_of_turn|end_of_turn"
-    r"|end_of_utterance|fake_token_around_image|start_of_image|end_of_image|eoh|eoa|eos[yu]s|eoc|eot|think|role|tool_call"
+    r"|end_of_utterance|guardian|no-think|fake_token_around_image|start_of_image|end_of_image|eoh|eoa|eos[yu]s|eoc|eot|think|role|tool_call"
     r"|tool_calls|tool_response|tool_result|function_calls|(?:extra_id|reserved|special)_\d{1,4}|unused\d{1,4})>))"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|MODEL_SETTINGS"
     r"|THINK|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|gMASK|sMASK|CLS|SEP|MASK|PAD|UNK|BOS|EOS)\])"
