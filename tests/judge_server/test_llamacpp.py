@@ -302,6 +302,16 @@ async def test_a_template_with_channels_gets_its_analysis_and_its_final_channel(
         await engine.close()
 
 
+async def test_a_lead_is_part_of_the_prompt_and_changes_what_comes_next(loaded: LlamaCppEngine) -> None:
+    lead = '<|im_end|>{"score": "'
+    plain = asked("Is it?")
+    led = replace(plain, calls=(replace(plain.calls[0], answer=replace(YES_NO, lead=lead)),))
+    (without,), (after,) = [await replies(loaded, batch) for batch in (plain, led)]
+    longer = len(await tokenise(loaded, lead, control=True))
+    assert (after.tokens_computed + after.tokens_reused) - (without.tokens_computed + without.tokens_reused) == longer
+    assert after.masses != without.masses
+
+
 async def test_nothing_that_the_model_wrote_becomes_a_control_token(loaded: LlamaCppEngine) -> None:
     assert loaded._tokens is not None
     special = {i for t in CHAT_TOKENS[:3] for i in await tokenise(loaded, t.partition(">")[0] + ">", control=True)}

@@ -225,6 +225,15 @@ async def test_a_model_with_a_form_of_its_own_is_asked_and_read_in_it(
         assert said[call.answer.lead_end(said) :].lstrip().startswith("yes")
 
 
+async def test_two_verdicts_after_leads_are_a_parse_failure(store: RubricStore) -> None:
+    asked = PromptRecorder(lambda batch, call: Reply(text="<score> yes </score> <score> no </score>"))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("granite-guardian"))
+    (response,) = answer.json()["groups"][0]["responses"]
+    assert {verdict["failure"]["kind"] for verdict in response["verdicts"]} == {"parse"}
+    assert response["reward"] is None
+
+
 @pytest.mark.parametrize("judging", [{"rationale": True}, {"think_tokens": 8}, {"criteria_per_call": 2}], ids=str)
 async def test_a_set_with_a_lead_asks_for_nothing_before_or_beside_its_verdict(
     store: RubricStore, judging: dict[str, Any]

@@ -140,6 +140,25 @@ def test_no_text_raises_and_every_label_read_was_offered_and_written(text: str) 
     assert isinstance(chosen, CallFailure) or chosen.lstrip("-") in text
 
 
+LEADS = ("<think>\n</think>\n<score>", '{"score": "', "Verdict:")
+
+
+@given(st.sampled_from(LEADS), st.sampled_from(("", " ", "\n", " \n\t ")), st.text('yesno <>"{}\n'))
+def test_a_lead_ends_where_its_last_word_does_however_it_is_spaced(lead: str, space: str, rest: str) -> None:
+    token_choice = TokenChoice(YES_NO.options, lead=lead)
+    written = space + space.join(lead.split())
+    assert token_choice.lead_end(written + rest) == len(written)
+    assert token_choice.lead_end(f"x{written}") == 0
+
+
+@given(st.sampled_from(LEADS), st.text() | st.text('<think>/score {}":Verdict\n'))
+def test_what_is_taken_for_a_lead_ends_in_its_last_line(lead: str, text: str) -> None:
+    end = TokenChoice(YES_NO.options, lead=lead).lead_end(text)
+    last = "".join(lead.splitlines()[-1].split())
+    assert 0 <= end <= len(text)
+    assert end == 0 or "".join(text[:end].split()).endswith(last)
+
+
 @pytest.mark.parametrize("piece", ["yes", "answer: ", "yes, ", "\n", " ", "1/", "the ", "-", "yes\nanswer: yes\n", "."])
 def test_a_long_text_is_read_to_its_end_and_one_over_the_limit_is_not_read(piece: str) -> None:
     text = (piece * MAX_LABEL_TEXT_CHARACTERS)[:MAX_LABEL_TEXT_CHARACTERS]

@@ -20,6 +20,8 @@ TURNS = (
     "{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
 )
 ANALYSIS = "It is. "
+LETTERS = replace(YES_NO, options=tuple([replace(one, spellings=(one.label[0].lower(),)) for one in YES_NO.options]))
+"""Yes and no, as tokens of one byte."""
 
 
 class HarmonyModel:
@@ -61,9 +63,23 @@ async def test_the_verdict_of_gpt_oss_is_read_in_its_final_channel(think_tokens:
     model = HarmonyModel(tokenizer)
     tokens = VllmTokenizer(tokenizer)
     answerer: Any = VllmAnswerer(model, tokens)  # type: ignore[arg-type]
-    letters = replace(YES_NO, options=tuple(replace(one, spellings=(one.label[0].lower(),)) for one in YES_NO.options))
-    call = Call("Is it?", letters, think_tokens=think_tokens)
+    call = Call("Is it?", LETTERS, think_tokens=think_tokens)
     reply = await answerer.reply(tokens.prefix("Judge.", "A text. "), call)
     assert isinstance(reply, Reply)
     assert reply.masses == pytest.approx((0.9, 0.01))
     assert model.prompts[-1].endswith(f"Is it?<|end|>{analysis}<|start|>assistant<|channel|>final<|message|>")
+
+
+async def test_a_lead_is_part_of_the_prompt_control_tokens_included() -> None:
+    from judge_server.engines.vllm.calls import VllmAnswerer
+
+    tokenizer = harmony_tokenizer(TURNS)
+    model = HarmonyModel(tokenizer)
+    tokens = VllmTokenizer(tokenizer)
+    answerer: Any = VllmAnswerer(model, tokens)  # type: ignore[arg-type]
+    prefix, lead = tokens.prefix("Judge.", "A text. "), "<|constrain|>{"
+    reply = await answerer.reply(prefix, Call("Is it?", replace(LETTERS, lead=lead)))
+    assert reply.masses == pytest.approx((0.9, 0.01))
+    assert model.prompts[-1].endswith(f"<|channel|>final<|message|>{lead}")
+    needed = [answerer.tokens_needed(prefix, Call("Is it?", one)) for one in (LETTERS, replace(LETTERS, lead=lead))]
+    assert needed[1] - needed[0] == 2

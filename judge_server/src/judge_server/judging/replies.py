@@ -125,7 +125,10 @@ _CLOSING = re.compile('[<"]')
 def _read_from_text(token_choice: TokenChoice, reply: Reply) -> JudgeResult | CallFailure:
     text = reply.text or ""
     if lead_end := token_choice.lead_end(text):
-        text = _CLOSING.split(text[lead_end:], maxsplit=1)[0]
+        rest = text[lead_end:]
+        if token_choice.lead.splitlines()[-1].strip() in rest:
+            return CallFailure("parse", f"the judge gave more than one verdict: {text[:80]!r}")
+        text = _CLOSING.split(rest, maxsplit=1)[0]
     answer = read_token_choice(text, token_choice)
     if isinstance(answer, CallFailure):
         return answer
