@@ -10,7 +10,7 @@ import pytest
 
 from judge_server.engines.vllm.engine import VllmTokenizer
 from judge_server.ports import Call, Reply
-from tests.fixtures.harmony import harmony_tokenizer
+from tests.fixtures.model_tokenizers import model_tokenizer
 from tests.judge_server.engines import YES_NO
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -59,7 +59,7 @@ def _output(text: str = "", logprobs: Any = None) -> Any:
 async def test_the_verdict_of_gpt_oss_is_read_in_its_final_channel(think_tokens: int, analysis: str) -> None:
     from judge_server.engines.vllm.calls import VllmAnswerer
 
-    tokenizer = harmony_tokenizer(TURNS)
+    tokenizer = model_tokenizer(TURNS)
     model = HarmonyModel(tokenizer)
     tokens = VllmTokenizer(tokenizer)
     answerer: Any = VllmAnswerer(model, tokens)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ async def test_the_verdict_of_gpt_oss_is_read_in_its_final_channel(think_tokens:
 async def test_a_lead_is_part_of_the_prompt_control_tokens_included() -> None:
     from judge_server.engines.vllm.calls import VllmAnswerer
 
-    tokenizer = harmony_tokenizer(TURNS)
+    tokenizer = model_tokenizer(TURNS)
     model = HarmonyModel(tokenizer)
     tokens = VllmTokenizer(tokenizer)
     answerer: Any = VllmAnswerer(model, tokens)  # type: ignore[arg-type]
