@@ -184,7 +184,7 @@ def test_any_values_can_be_drawn(values: list[float | None]) -> None:
         marks = [Mark("<t>", "/a?b=1&c=2")] * len(values)
         points = [Point(10.0 * i, 10.0 * i, 10.0 * i + 10, value, 1.0) for i, value in enumerate(values)]
         flags = [Flag(5.0, "<1>", "critical", Mark("<t>", "/f"))]
-        drawn = curve(points, marks, [Label(0.0, "<a>")], "<n>", other=points[:1], flags=flags)
+        drawn = curve(points, marks, [Label(0.0, "<a>")], "<n>", beside=[("other", points[:1])], flags=flags)
         assert "<1>" not in drawn.flags
         assert "<t>" not in drawn.svg
         assert "<n>" not in drawn.svg

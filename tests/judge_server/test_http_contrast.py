@@ -3,6 +3,7 @@
 import json
 
 import httpx2
+import pytest
 
 from tests.judge_server.test_console import checked, links, page
 from tests.judge_server.test_contrast_weights import body, declared, rewards
@@ -46,6 +47,23 @@ async def test_the_page_of_a_group_shows_both_rewards_and_the_weights(recorded: 
     assert table[0].endswith("declared reward,weight used")
     used = {line.split(",")[2]: float(line.split(",")[-1] or "nan") for line in table[1:7]}
     assert used["yes"] == answer["criterion_weights"]["yes"]
+
+
+async def test_the_page_of_a_run_draws_the_reward_under_the_rubrics_own_weights_too(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    answer = (await post(recorded, body(step=0))).json()
+    await post(recorded, declared(body(step=1, run="own")))
+    found = [one["declared_reward"] for group in answer["groups"] for one in group["responses"]]
+    text = await page(recorded, "run", run="r")
+    assert 'class="line declared"' in text
+    assert "under the rubric’s own weights</span>" in text
+    table = (await recorded.get("/console/run/reward.csv", params={"run": "r"})).text.splitlines()
+    assert table[0].endswith(",mean declared reward")
+    assert float(table[1].split(",")[-1]) == pytest.approx(sum(found) / len(found))
+    own = await page(recorded, "run", run="own")
+    assert "declared" not in own
+    assert 'class="line' in own
 
 
 async def test_groups_that_share_an_id_are_shown_without_weights(recorded: httpx2.AsyncClient) -> None:

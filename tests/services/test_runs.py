@@ -118,6 +118,15 @@ def test_a_heading_shows_failures_and_the_rewards_curve() -> None:
     assert "75% reused; 250 ms a request" in shown
 
 
+def test_rewards_under_the_rubrics_own_weights_stand_beside_the_rewards() -> None:
+    steps = [
+        step(n).model_copy(update={"mean_declared_reward": declared}) for n, declared in enumerate([0.25, None, 1])
+    ]
+    told = report(*steps, run=summary(mean_declared_reward=0.625))
+    assert "declared   0.625 on average, by step ▁·█ 0.250 → 1.000" in printed(heading(told, 100))
+    assert "declared" not in printed(heading(report(step(0)), 100))
+
+
 def test_markup_in_names_is_shown_as_text() -> None:
     told = report(run=summary(run="[red]r[/]"), criteria=(criterion("[bold]c", 0.5),))
     assert "[red]r[/]" in printed(runs_table([told.run]), 140)

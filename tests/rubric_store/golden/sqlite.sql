@@ -216,7 +216,7 @@ CREATE TABLE ledger_run_steps (
     tokens_computed BIGINT NOT NULL,
     tokens_reused BIGINT NOT NULL,
     tokens_written BIGINT NOT NULL,
-    seconds DOUBLE NOT NULL, uncertain BIGINT DEFAULT '0' NOT NULL, left_out BIGINT DEFAULT '0' NOT NULL,
+    seconds DOUBLE NOT NULL, uncertain BIGINT DEFAULT '0' NOT NULL, left_out BIGINT DEFAULT '0' NOT NULL, declared_rewards BIGINT DEFAULT '0' NOT NULL, declared_reward_sum DOUBLE DEFAULT '0' NOT NULL,
     CONSTRAINT pk_ledger_run_steps PRIMARY KEY (project_id, run, step, mode, protocol, model)
 )
  WITHOUT ROWID

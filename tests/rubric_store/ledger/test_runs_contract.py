@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from judge_server.ports import RunReader
 from rubric_store import CursorError, RubricStore, SQLLedger, migrations
-from rubric_store.ledger.rows import LedgerRows, RunReportQuery
+from rubric_store.ledger.rows import LedgerRows, RunChartQuery, RunReportQuery
 from tests.rubric_store.examples import rubric
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, rewarded, verdict
 from tests.rubric_store.schema_dump import sync_url
@@ -80,6 +80,20 @@ async def test_a_step_summarises_its_judgements_and_the_pass_rate_of_each_criter
     )
     assert [(each.criterion, each.verdicts) for each in found.criteria] == [("c0", 4), ("c1", 4)]
     assert found.criteria_count == 2
+
+
+async def test_rewards_under_the_rubrics_own_weights_are_averaged_beside_the_rewards(ledger: SQLLedger) -> None:
+    rows = rewarded(request(1, [["a"], ["b"], ["c"]], step=3), 0.5, 1.0, None)
+    declared = (0.25, 0.75, None)
+    own = [row._replace(declared_reward=each) for row, each in zip(rows.responses, declared, strict=True)]
+    ledger.write(rows._replace(responses=own))
+    ledger.write(rewarded(request(2, [["d"]], step=4), 0.5))
+    found = await report(ledger)
+    assert (found.run.mean_reward, found.run.mean_declared_reward) == (pytest.approx(2 / 3), 0.5)
+    assert [(step.mean_reward, step.mean_declared_reward) for step in found.steps] == [(0.75, 0.5), (0.5, None)]
+    assert "mean_declared_reward" not in found.steps[1].model_dump(mode="json")
+    charts = await ledger.run_charts(RunChartQuery(PROJECT, "run"))
+    assert [step.mean_declared_reward for step in charts.steps] == [0.5, None]
 
 
 async def test_steps_without_a_number_and_runs_without_a_name_are_included(ledger: SQLLedger) -> None:

@@ -191,7 +191,8 @@ def _step_buckets(
     connection: Connection, wanted: RunChartQuery, extent: _Extent, spreads: dict[int | None, GroupSpread]
 ) -> dict[int, StepBucket]:
     at = _bucket(steps, extent).label("bucket")
-    sums = [func.sum(steps.c[name]).label(name) for name in (*_COUNTS, "rewards", "reward_sum")]
+    means = ("rewards", "reward_sum", "declared_rewards", "declared_reward_sum")
+    sums = [func.sum(steps.c[name]).label(name) for name in (*_COUNTS, *means)]
     extremes = [func.min(steps.c.step).label("first"), func.max(steps.c.step).label("last")]
     rows = connection.execute(
         select(at, *extremes, *sums).where(*_own(steps, wanted), steps.c.step >= 0).group_by(at).order_by(at)
@@ -211,7 +212,16 @@ def _step_buckets(
 def _step_bucket(row: Row[Any], kinds: dict[str, int], spread: GroupSpread | None) -> StepBucket:
     counts = {name: int(getattr(row, name)) for name in _COUNTS}
     mean = row.reward_sum / int(row.rewards) if row.rewards else None
-    return StepBucket(first=row.first, last=row.last, mean_reward=mean, failures=kinds, spread=spread, **counts)
+    declared = row.declared_reward_sum / int(row.declared_rewards) if row.declared_rewards else None
+    return StepBucket(
+        first=row.first,
+        last=row.last,
+        mean_reward=mean,
+        failures=kinds,
+        spread=spread,
+        mean_declared_reward=declared,
+        **counts,
+    )
 
 
 def _criterion_buckets(

@@ -337,7 +337,7 @@ class StepBucket(NamedTuple):
     """The figures of some consecutive steps, from `first` to `last`.
 
     `mean_reward` is None without rewards, `spread` without a group that has two. `failures` counts failed verdicts by
-    kind. The other fields are sums, as in `JudgingFigures`.
+    kind. The other fields are as in `JudgingFigures`.
     """
 
     first: int
@@ -355,6 +355,7 @@ class StepBucket(NamedTuple):
     tokens_written: int
     failures: dict[str, int]
     spread: GroupSpread | None
+    mean_declared_reward: float | None = None
 
 
 class CriterionBucket(NamedTuple):

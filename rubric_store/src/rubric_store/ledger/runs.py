@@ -110,6 +110,9 @@ def _add_responses(
             figures["rewards"] += 1
             figures["reward_sum"] += response.reward
             figures["reward_squares"] += response.reward**2
+        if response.declared_reward is not None:
+            figures["declared_rewards"] += 1
+            figures["declared_reward_sum"] += response.declared_reward
         if rubric:
             added[rubrics][*row[:2], rubric]["responses"] += 1
     return rubric_by_response
@@ -202,7 +205,8 @@ def judging_figures(step_rows: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -
     return {
         **counts,
         **tokens,
-        "mean_reward": _mean_reward(step_rows),
+        "mean_reward": _mean(step_rows, "reward"),
+        "mean_declared_reward": _mean(step_rows, "declared_reward"),
         "mean_seconds": sum(step_row.seconds for step_row in step_rows) / counts["requests"],
         "failures": {row.kind: int(row.verdicts) for row in failed},
         "modes": distinct_values(step_rows, "mode"),
@@ -225,7 +229,7 @@ def criterion_figures(row: Row[Any]) -> CriterionFigures:
 
 def reward_deviation(step_rows: Sequence[Row[Any]]) -> float | None:
     """The population standard deviation of the rewards; None without rewards."""
-    mean = _mean_reward(step_rows)
+    mean = _mean(step_rows, "reward")
     if mean is None:
         return None
     variance = sum(step_row.reward_squares for step_row in step_rows) / _sum(step_rows, "rewards") - mean**2
@@ -237,9 +241,10 @@ def distinct_values(rows: Iterable[Row[Any]], name: str) -> tuple[str, ...]:
     return tuple(sorted({value for row in rows if (value := getattr(row, name))}))
 
 
-def _mean_reward(step_rows: Sequence[Row[Any]]) -> float | None:
-    rewards = _sum(step_rows, "rewards")
-    return sum(step_row.reward_sum for step_row in step_rows) / rewards if rewards else None
+def _mean(step_rows: Sequence[Row[Any]], name: str) -> float | None:
+    """The mean of rewards, or of declared rewards; None without any."""
+    rewards = _sum(step_rows, f"{name}s")
+    return sum(getattr(step_row, f"{name}_sum") for step_row in step_rows) / rewards if rewards else None
 
 
 def _sum(rows: Iterable[Row[Any]], name: str) -> int:

@@ -158,7 +158,8 @@ steps = declare(
     required(BigInteger, "verdicts", "failed", "cached"),
     required(BigInteger, "judge_calls", "tokens_computed", "tokens_reused", "tokens_written"),
     required(Double, "seconds"),
-    required(BigInteger, "uncertain", "left_out", default="0"),
+    required(BigInteger, "uncertain", "left_out", "declared_rewards", default="0"),
+    required(Double, "declared_reward_sum", default="0"),
     sqlite_with_rowid=False,
 )
 """One row per step and judging configuration; a missing mode, protocol or model is empty."""

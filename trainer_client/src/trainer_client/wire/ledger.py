@@ -95,6 +95,7 @@ class JudgingFigures(AnswerModel):
 
     Attributes:
         mean_reward: the mean over the responses that have a reward; null if none has.
+        mean_declared_reward: the mean of `declared_reward` over the responses that have one; left out if none has.
         verdicts: verdicts on a criterion, failed ones included; several votes count as one.
         failed: verdicts that failed.
         uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
@@ -113,6 +114,7 @@ class JudgingFigures(AnswerModel):
     partial: int
     unscored: int
     mean_reward: float | None
+    mean_declared_reward: float | None = Field(default=None, exclude_if=is_missing)
     verdicts: int
     failed: int
     uncertain: int = Field(default=0, exclude_if=is_unset)

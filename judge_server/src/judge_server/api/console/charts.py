@@ -76,13 +76,17 @@ def curve(
     labels: Sequence[Label],
     name: str,
     *,
-    other: Sequence[Point] = (),
+    beside: Sequence[tuple[str, Sequence[Point]]] = (),
     flags: Sequence[Flag] = (),
 ) -> Plot:
-    """A curve with a band of one spread to either side, each value a link, over another curve without band."""
+    """A curve with a band of one spread to either side, each value a link, over other curves without band.
+
+    Each of those is a class and its points.
+    """
     values = [(p.value, p.spread or 0.0) for p in points if p.value is not None]
-    beside = [(p.x, p.value) for p in other if p.value is not None]
-    ends = [value + sign * spread for value, spread in values for sign in (-1, 1)] + [value for _, value in beside]
+    others = [(style, [(p.x, p.value) for p in other if p.value is not None]) for style, other in beside]
+    ends = [value + sign * spread for value, spread in values for sign in (-1, 1)]
+    ends += [value for _, other in others for _, value in other]
     low, high, ticks = nice_range(min(ends), max(ends))
 
     def y(value: float) -> float:
@@ -94,8 +98,7 @@ def curve(
         outline = [(x, y(v + s)) for x, v, s in known] + [(x, y(v - s)) for x, v, s in reversed(known)]
         inner.append(f'<polygon class="band" points="{_points(outline)}"/>')
     inner += [f'<path class="flag {flag.style}" d="M{flag.x:.2f} 0V{HEIGHT}"/>' for flag in flags]
-    if beside:
-        inner.append(_line([(x, y(value)) for x, value in beside], "line other"))
+    inner += [_line([(x, y(value)) for x, value in other], f"line {style}") for style, other in others if other]
     shown = [(p.x, y(p.value)) for p in points if p.value is not None]
     inner += [_line(shown, "line"), *(_dot(*point) for point in shown)]
     inner += [

@@ -183,15 +183,15 @@ class StepAxis:
         """The left end of a step's column."""
         return WIDTH * (step - self.first) / (self.last + 1 - self.first)
 
-    def points(self, steps: Sequence[StepBucket]) -> list[Point]:
-        """The mean rewards of buckets; a bucket's column reaches up to the next bucket."""
+    def points(self, steps: Sequence[StepBucket], *, declared: bool = False) -> list[Point]:
+        """The mean rewards, or declared rewards, of buckets; a bucket's column reaches up to the next bucket."""
         ends = [*(bucket.first for bucket in steps[1:]), steps[-1].last + 1] if steps else []
         return [
             Point(
                 self.x((bucket.first + bucket.last + 1) / 2),
                 self.x(bucket.first),
                 self.x(end),
-                bucket.mean_reward,
+                bucket.mean_declared_reward if declared else bucket.mean_reward,
                 bucket.spread.deviation if bucket.spread else None,
             )
             for bucket, end in zip(steps, ends, strict=True)
@@ -237,7 +237,10 @@ class RunView:
 
     @property
     def reward_plot(self) -> Plot | None:
-        """The mean reward over steps, with the spread within groups as a band and alarms; None without rewards."""
+        """The mean reward over steps, with the spread within groups as a band and alarms; None without rewards.
+
+        Rewards under the rubric's own weights are a second curve, where others were used.
+        """
         if not any(bucket.mean_reward is not None for bucket in self.steps):
             return None
         axis = self._axis
@@ -246,14 +249,14 @@ class RunView:
             for name, bucket in zip(self._names, self.steps, strict=True)
         ]
         label = f"mean reward over steps {axis.first} to {axis.last}; the numbers follow in a table"
-        return curve(
-            axis.points(self.steps),
-            marks,
-            axis.labels,
-            label,
-            other=axis.points(self.other.charts.steps) if self.other else (),
-            flags=self._flags(axis),
-        )
+        beside = [("declared", axis.points(self.steps, declared=True))] if self.has_declared else []
+        beside += [("other", axis.points(self.other.charts.steps))] if self.other else []
+        return curve(axis.points(self.steps), marks, axis.labels, label, beside=beside, flags=self._flags(axis))
+
+    @property
+    def has_declared(self) -> bool:
+        """Whether some responses have a reward under the rubric's own weights beside theirs."""
+        return any(bucket.mean_declared_reward is not None for bucket in self.steps)
 
     @property
     def _axis(self) -> StepAxis:
@@ -299,14 +302,15 @@ class RunView:
         """The numbers of the curve."""
         headings = (
             "steps", "requests", "responses", "partial", "unscored", "mean reward", "spread within groups", "groups",
-            "groups without spread",
+            "groups without spread", *(["mean declared reward"] if self.has_declared else []),
         )  # fmt: skip
         rows = []
         for name, bucket in zip(self._names, self.steps, strict=True):
             spread = bucket.spread
             counts = (bucket.requests, bucket.responses, bucket.partial, bucket.unscored)
             of_groups = (spread.deviation, spread.groups, spread.flat) if spread else (None, 0, 0)
-            rows.append(Row((name, *counts, bucket.mean_reward, *of_groups), self._responses_of(bucket)))
+            declared = [bucket.mean_declared_reward] if self.has_declared else []
+            rows.append(Row((name, *counts, bucket.mean_reward, *of_groups, *declared), self._responses_of(bucket)))
         return Table(headings, tuple(rows))
 
     @property

@@ -196,8 +196,9 @@ def heading(report: RunReport, width: int) -> Group:
     states = [(name, getattr(run, name)) for name in ("scored", "partial", "unscored")]
     counts = ", ".join(f"{number:,} {name}" for name, number in states if number)
     table.add_row("responses", f"{run.responses:,}{': ' if counts else ''}{counts}")
-    if run.mean_reward is not None:
-        table.add_row("reward", f"{run.mean_reward:.3f} on average{_reward_curve(report.steps, width)}")
+    for title, name in (("reward", "mean_reward"), ("declared", "mean_declared_reward")):
+        if (mean := getattr(run, name)) is not None:
+            table.add_row(title, f"{mean:.3f} on average{_reward_curve(report.steps, name, width)}")
     table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} cached or shared")
     if run.uncertain:
         table.add_row("uncertain", f"{run.uncertain:,} ({_share(run.uncertain, run.verdicts)})")
@@ -300,9 +301,9 @@ def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[
     )
 
 
-def _reward_curve(steps: Sequence[RunStep], width: int) -> str:
-    """The reward over the steps as a curve from its minimum to its maximum; empty with fewer than two values."""
-    points = [(step.mean_reward, step.scored + step.partial or 1) for step in steps]
+def _reward_curve(steps: Sequence[RunStep], name: str, width: int) -> str:
+    """A mean over the steps as a curve from its minimum to its maximum; empty with fewer than two values."""
+    points = [(getattr(step, name), step.scored + step.partial or 1) for step in steps]
     curve = _curve(points, min(max(width - _BESIDE_REWARDS, _CURVE[0]), _CURVE[1], len(steps)))
     known = [value for value in curve if value is not None]
     if len(known) < 2:
