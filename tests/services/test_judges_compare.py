@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,23 +16,25 @@ from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.services.command import adjudge, failure_of
 from trainer_client.wire import RewardAnswer
 
-RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
+RUBRIC: dict[str, Any] = {
+    "criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]
+}
 GROUPS, RESPONSES = 6, 4
 
 
-def record(rubric: dict[str, object], run: str | None = None) -> RewardAnswer:
-    """Have groups judged by hash, and wait until the ledger has them."""
+def record(rubric: dict[str, Any], run: str | None = None, engine: str = "scripted://hash") -> RewardAnswer:
+    """Have groups judged, and wait until the ledger has them."""
     rows = [
         {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
     ]
 
     async def judge() -> RewardAnswer:
-        settings = Settings(engine_url="scripted://hash")
+        settings = Settings(engine_url=engine)
         ledger = SQLLedger(settings.store_url)
         async with open_client(None, settings, run) as client:
             answer = await client.rewards(rows, rubric)
             seen = UseFilter(PROJECT_ID, run or "", limit=1000)
-            while len(await ledger.uses(seen)) < 2 * GROUPS * RESPONSES:  # noqa: ASYNC110 (another thread writes)
+            while len(await ledger.uses(seen)) < len(rubric["criteria"]) * GROUPS * RESPONSES:  # noqa: ASYNC110 (another thread writes)
                 await asyncio.sleep(0.01)
         await ledger.close()
         return answer
@@ -93,6 +96,41 @@ def test_another_judge_is_measured_against_the_first(judged: RewardAnswer, monke
     adjudge(
         "judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0", exit_code=0
     )
+
+
+@pytest.mark.usefixtures("migrated")
+def test_a_run_is_compared_with_what_another_run_recorded_of_its_responses() -> None:
+    answers = [record(RUBRIC, "r"), record(RUBRIC, "r/second", "scripted://yes")]
+    result = adjudge("judges", "compare", "run:r", "run:r/second", "--json")
+    found = json.loads(result.stdout)
+    assert (found["run"], found["a"], found["b"]) == ("r", "r", "r/second")
+    assert (found["responses"], found["verdicts"]) == (GROUPS * RESPONSES, 2 * GROUPS * RESPONSES)
+    for side, answer in zip("ab", answers, strict=True):
+        rewards = [response.reward or 0.0 for group in answer.groups for response in group.responses]
+        assert found[f"reward_{side}"]["value"] == pytest.approx(sum(rewards) / len(rewards))
+    asked = json.loads(adjudge("judges", "compare", "run:r", "scripted://yes", "--sample", "5", "--json").stdout)
+    assert (asked["groups"], asked["reward_b"]["value"]) == (5, 1.0)
+    backwards = adjudge("judges", "compare", "scripted://yes", "run:r", "--on", "run:r/second", "--json")
+    assert json.loads(backwards.stdout)["groups"] == GROUPS
+    same = adjudge("judges", "compare", "run:r", "run:r", "--most-flipped", "0", exit_code=0)
+    assert same.stdout.startswith("Harmless on this sample")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("run:r", "second"), "adjudge reverify r --verdicts all --judge second --into r/second"),
+        (("run:r", "run:other"), "no group of run 'r' was judged whole in the other run too, by the same rubric"),
+        (("run:r", "run:other", "--b-template", "strict"), "run:other is judged already"),
+        (("scripted://yes", "run:r"), "write run:NAME, or let A be run:NAME"),
+        (("run:r", "run:none"), "the ledger has nothing of run 'none'"),
+    ],
+)
+@pytest.mark.usefixtures("migrated")
+def test_what_cannot_be_compared_is_refused_with_a_way_out(given: tuple[str, ...], why: str) -> None:
+    record(RUBRIC, "r")
+    record({"criteria": RUBRIC["criteria"][:1]}, "other")
+    assert why in failure_of(adjudge("judges", "compare", *given))
 
 
 @pytest.mark.usefixtures("judged")

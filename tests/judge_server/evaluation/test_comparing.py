@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from judge_server.evaluation.comparing import RunGroup, compare_judges
+from judge_server.evaluation import comparing
+from judge_server.evaluation.comparing import Answer, JudgeComparison, RunGroup, judged_by_all, recorded_answers
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledResponse, criterion
 from trainer_client.rewards import ResponseFacts
@@ -20,8 +21,13 @@ def group(name: str, size: int = 3, **options: Any) -> RunGroup:
     """A group whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
     facts = tuple([ResponseFacts(True, 1000 * n, True) for n in range(size)])
-    nothing: tuple[dict[str, float], ...] = tuple([{}] * size)
-    return RunGroup(name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, facts, nothing, nothing)
+    answers, keys = tuple([Answer({}, None)] * size), tuple([(name, n) for n in range(size)])
+    return RunGroup(name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, facts, answers, keys)
+
+
+def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequence[Judgement]) -> JudgeComparison:
+    """Compare two judges that were asked."""
+    return comparing.compare_judges(groups, *(comparing.asked_answers(groups, one) for one in (a, b)))
 
 
 def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:
@@ -106,7 +112,22 @@ def test_a_judge_that_gives_the_same_rewards_is_harmless_even_if_all_are_equal()
 def test_criteria_that_programs_verify_keep_their_recorded_verdicts() -> None:
     one = group("g", 2)
     only_b = tuple([replace(response, criteria=CRITERIA[1:]) for response in one.responses])
-    mixed = replace(one, responses=only_b, by_program=({"a": 1.0}, {"a": None}))
+    by_program = [verdict("a", score).model_copy(update={"method": "math"}) for score in (1.0, None)]
+    mixed = replace(one, responses=only_b, answers=tuple([Answer({"a": found}, None) for found in by_program]))
     verdicts = [Judgement(response, "", {"b": verdict("b", 1.0)}) for response in only_b]
     found = compare_judges([mixed], verdicts, verdicts)
     assert (found.responses, found.unscored_a, found.reward_a.value) == (1, 1, 1.0)
+
+
+def test_recorded_rewards_are_compared_as_they_are_in_groups_that_both_runs_judged_whole() -> None:
+    groups = [group("g", 2), group("h", 2), group("i", 2)]
+    yes, no, failed = (Answer({"a": verdict("a", score)}, score) for score in (1.0, 0.0, None))
+    own = [replace(one, answers=(yes, no)) for one in groups]
+    partly = replace(groups[1], answers=groups[1].answers[:1], keys=groups[1].keys[:1])
+    other = [replace(groups[2], answers=(yes, failed)), replace(groups[0], answers=(no, yes)), partly]
+    shared = judged_by_all(own, [other])
+    assert [one.id for one in shared] == ["g", "i"]
+    found = comparing.compare_judges(shared, recorded_answers(shared, own), recorded_answers(shared, other))
+    assert (found.responses, found.unscored_a, found.unscored_b) == (3, 0, 1)
+    assert (found.verdicts, found.turned.value) == (3, pytest.approx(2 / 3))
+    assert found.advantage_flipped.value == 1.0

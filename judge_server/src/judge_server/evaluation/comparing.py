@@ -1,7 +1,9 @@
 """How the rewards and advantages of a run would have moved under another judge.
 
-Both judges are asked about the same responses. A reward is recomputed from the verdicts by the run's options, and an
-advantage is the reward's distance from its group's mean in standard deviations (GRPO).
+Each of two judges is asked about the responses of a run, or has judged them in a run of the ledger: the run itself, or
+one that `adjudge reverify` made. Recorded rewards are taken as they are; those of a judge that is asked are computed
+from its verdicts by the run's options. An advantage is the reward's distance from its group's mean in standard
+deviations (GRPO).
 
 The responses are read back from the ledger.
 """
@@ -10,9 +12,10 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +26,13 @@ from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines, read_labels
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
+from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
 from judge_server.scoring.weighting import effective_weights
-from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
+from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseFilter, RunRange, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
@@ -38,6 +42,13 @@ _PAGE = 1000
 _USES_AT_A_TIME = 10_000
 _BY_JUDGE = frozenset({"judge", "no_content"})
 """The methods of a criterion that the judge decides; a response that says nothing needs no call."""
+
+
+class Answer(NamedTuple):
+    """What is said of a response: the verdicts by criterion id, and the reward that they give; None without one."""
+
+    verdicts: Mapping[str, Verdict]
+    reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,8 @@ class RunGroup:
         criteria: all criteria of its rubric.
         responses: the responses by position, without labels, with the criteria that the judge decides.
         facts: what the rewards of the responses depend on besides verdicts.
-        by_program: for each response, the recorded scores of the criteria that programs verify, by criterion id; None
-            for a check that failed.
-        by_judge: for each response, the recorded scores of the other criteria whose verdicts did not fail; the mean of
-            several votes.
+        answers: for each response, what was recorded of it.
+        keys: for each response, what names it in every run that judged it by the same rubric.
     """
 
     id: str
@@ -62,8 +71,8 @@ class RunGroup:
     criteria: tuple[Criterion, ...]
     responses: tuple[LabelledResponse, ...]
     facts: tuple[ResponseFacts, ...]
-    by_program: tuple[Mapping[str, float | None], ...]
-    by_judge: tuple[Mapping[str, float], ...]
+    answers: tuple[Answer, ...]
+    keys: tuple[Hashable, ...]
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
@@ -80,36 +89,18 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     Raises:
         DatasetError: the run does not exist, or none of its groups can be judged again.
     """
-    found: dict[tuple[bytes, str], _Recorded] = {}
-    after: tuple[bytes, int, int] | None = None
-    while True:
-        page = await ledger.uses(UseFilter(project_id, run, after=after, limit=_PAGE))
-        for use in page:
-            key = (use.request.request, use.response.group_id)
-            if key not in found:
-                name = f"{use.request.request_id}/{use.response.group_id}"
-                found[key] = _Recorded(name, _options(use.request), use.request.protocol)
-            found[key].responses[use.response.place] = use.response
-            row, verdict = use.votes[0]
-            if row.method not in _BY_JUDGE:
-                score = None if row.failed or verdict is None else verdict.score
-                found[key].by_program[use.response.place][row.criterion] = score
-            elif row.method == "judge":
-                scores = [None if vote.failed or one is None else one.score for vote, one in use.votes]
-                known = [score for score in scores if score is not None]
-                if known:
-                    found[key].by_judge[use.response.place][row.criterion] = sum(known) / len(known)
-        enough = most is not None and len(found) > most
-        if len(page) < _PAGE or enough:
-            break
-        last = page[-1].votes[0][0]
-        after = (last.request, last.place, last.slot)
+    found: dict[tuple[bytes, str], list[UseRecord]] = {}
+    async with aclosing(response_pages(ledger, ResponseFilter(project_id, run, limit=_PAGE))) as pages:
+        async for page in pages:
+            for one in page:
+                key = (one.request.request, one.response.group_id)
+                found.setdefault(key, []).append(one)
+            if most is not None and len(found) > most:
+                break
     if not found:
         raise DatasetError(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs")
-    usable = [one for one in found.values() if one.protocol in ("binary", "stepwise", "graded")]
-    if enough:
-        usable = usable[:most]
-    texts = await read_texts(ledger, project_id, [row for one in usable for row in one.responses.values()])
+    usable = [group for group in found.values() if group[0].request.protocol in ("binary", "stepwise", "graded")][:most]
+    texts = await read_texts(ledger, project_id, [one.response for group in usable for one in group])
     groups = [group for one in usable if (group := _group(one, texts)) is not None]
     if not groups:
         raise DatasetError(
@@ -154,16 +145,6 @@ def _count(counts: _Counts, responses: Sequence[JudgedResponse]) -> None:
                 count[1] += 1
 
 
-@dataclass(slots=True)
-class _Recorded:
-    name: str
-    options: RewardOptions
-    protocol: str
-    responses: dict[int, ResponseRow] = field(default_factory=dict)
-    by_program: dict[int, dict[str, float | None]] = field(default_factory=lambda: defaultdict(dict))
-    by_judge: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-
-
 def _options(request: RequestRow) -> RewardOptions:
     """How a request's rewards were computed; by its mode alone if an older version recorded it."""
     rules = RewardRules.read(request.reward_rules)
@@ -171,12 +152,14 @@ def _options(request: RequestRow) -> RewardOptions:
     return RewardOptions(mode=mode) if rules is None else rules.reward
 
 
-def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
-    rows = [row for _, row in sorted(recorded.responses.items())]
+def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGroup | None:
+    request, rows = recorded[0].request, [one.response for one in recorded]
+    name = f"{request.request_id}/{rows[0].group_id}"
     if any(digest not in texts for row in rows for digest in digests_of(row)) or rows[0].rubric is None:
         return None
     criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
-    programs = {name for scores in recorded.by_program.values() for name in scores}
+    answers = [Answer({v.criterion: v for v in recorded_verdicts(one)}, one.response.own_reward) for one in recorded]
+    programs = {one.criterion for answer in answers for one in answer.verdicts.values() if one.method not in _BY_JUDGE}
     judged = tuple([one for one in criteria if one.id not in programs])
     if not judged:
         return None
@@ -186,18 +169,11 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
         if not isinstance(response, str):
             return None
         prompt = json.loads(texts[row.prompt])
-        responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, **material_of(row, texts)))
+        responses.append(LabelledResponse(name, prompt, response, judged, {}, **material_of(row, texts)))
     facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
-    return RunGroup(
-        recorded.name,
-        recorded.options,
-        recorded.protocol,
-        criteria,
-        tuple(responses),
-        tuple(facts),
-        tuple([recorded.by_program[row.place] for row in rows]),
-        tuple([recorded.by_judge[row.place] for row in rows]),
-    )
+    keys = [(request.step, row.group_id, row.prompt, row.response, row.rubric) for row in rows]
+    options, protocol = _options(request), request.protocol
+    return RunGroup(name, options, protocol, criteria, tuple(responses), tuple(facts), tuple(answers), tuple(keys))
 
 
 def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:
@@ -209,12 +185,18 @@ def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:
     found = [
         replace(response, row=_digest(response.prompt), labels=scores)
         for group in groups
-        for response, scores in zip(group.responses, group.by_judge, strict=True)
-        if scores
+        for response, answer in zip(group.responses, group.answers, strict=True)
+        if (scores := _scores(answer))
     ]
     if not found:
         raise DatasetError("all verdicts of the run's judge failed, so there is nothing to learn from")
     return found
+
+
+def _scores(answer: Answer) -> dict[str, float]:
+    """The scores that the judge gave a response, by criterion id."""
+    given = answer.verdicts.values()
+    return {one.criterion: one.score for one in given if one.method == "judge" and one.score is not None}
 
 
 def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:
@@ -309,12 +291,39 @@ class JudgeComparison(NamedTuple):
         return {**as_json(self), "by_criterion": criteria}
 
 
-def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequence[Judgement]) -> JudgeComparison:
+Answers = Sequence[Sequence[Answer]]
+"""What a judge says of the responses of groups."""
+
+
+def judged_by_all(groups: Sequence[RunGroup], others: Sequence[Sequence[RunGroup]]) -> list[RunGroup]:
+    """Return the groups of a run of which each of the other runs judged all responses, by the same rubric."""
+    known = [{key for group in other for key in group.keys} for other in others]
+    return [group for group in groups if all(keys.issuperset(group.keys) for keys in known)]
+
+
+def recorded_answers(groups: Sequence[RunGroup], other: Sequence[RunGroup]) -> Answers:
+    """Return what another run recorded of each group of a run; it judged all of their responses."""
+    known = {key: answer for group in other for key, answer in zip(group.keys, group.answers, strict=True)}
+    return [[known[key] for key in group.keys] for group in groups]
+
+
+def asked_answers(groups: Sequence[RunGroup], judgements: Sequence[Judgement]) -> Answers:
+    """Return what a judge says that was asked; a judgement for each response, in the order of the groups."""
+    rest = iter(judgements)
+    answers = []
+    for group in groups:
+        judged = list(islice(rest, len(group.responses)))
+        rewards = _rewards(group, judged)
+        answers.append([Answer(one.verdicts, reward) for one, reward in zip(judged, rewards, strict=True)])
+    return answers
+
+
+def compare_judges(groups: Sequence[RunGroup], a: Answers, b: Answers) -> JudgeComparison:
     """Compare two judges on groups of a run.
 
     Args:
         groups: the groups.
-        a, b: each judge's judgements, one per response, in the order of the groups.
+        a, b: what each judge says of each group.
 
     Raises:
         ValueError: no response was judged by both, or a group was ranked.
@@ -324,11 +333,9 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
             "the run has groups of mode 'ranking', whose responses were compared and not judged one by one; judge them "
             "by another mode to compare judges"
         )
-    found, place = _Samples(), 0
-    for group in groups:
-        end = place + len(group.responses)
-        found.add(group, a[place:end], b[place:end])
-        place = end
+    found = _Samples()
+    for group, before, after in zip(groups, a, b, strict=True):
+        found.add(group, before, after)
     if not found.rewards:
         raise ValueError("no response has a reward under both judges, so there is nothing to compare")
     bootstrap = RowBootstrap([group.id for group in groups])
@@ -336,7 +343,7 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
     for row, name, turned in found.turned:
         by_criterion[name].append((row, turned))
     criteria = {name: (bootstrap.means(some, 1)[0], len(some)) for name, some in by_criterion.items()}
-    rows, before, after, *_ = zip(*found.rewards, strict=True)
+    rows, rewards_a, rewards_b, *_ = zip(*found.rewards, strict=True)
     reward_a, reward_b, shift, distance = bootstrap.means(found.rewards, 4)
     return JudgeComparison(
         len(groups),
@@ -348,7 +355,7 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         reward_a,
         reward_b,
         shift,
-        bootstrap.statistic(rows, weighted_spearman(before, after)),
+        bootstrap.statistic(rows, weighted_spearman(rewards_a, rewards_b)),
         distance,
         *bootstrap.means(found.changed, 1),
         *bootstrap.means(found.groups, 3),
@@ -373,11 +380,11 @@ class _Samples:
     groups: list[tuple[str, float, float, float]] = field(default_factory=list)
     unscored: tuple[int, int] = (0, 0)
 
-    def add(self, group: RunGroup, a: Sequence[Judgement], b: Sequence[Judgement]) -> None:
-        """Add the judgements of a group."""
-        for first, second in zip(a, b, strict=True):
-            self.turned += _turned(group.id, first, second)
-        before, after = _rewards(group, a), _rewards(group, b)
+    def add(self, group: RunGroup, a: Sequence[Answer], b: Sequence[Answer]) -> None:
+        """Add what both judges say of a group."""
+        for response, first, second in zip(group.responses, a, b, strict=True):
+            self.turned += _turned(group.id, response, first, second)
+        before, after = [one.reward for one in a], [one.reward for one in b]
         self.unscored = (self.unscored[0] + before.count(None), self.unscored[1] + after.count(None))
         self.changed += [(group.id, float(one)) for one in _advantages_changed(before, after)]
         both = [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
@@ -399,21 +406,24 @@ def _advantages_changed(a: Sequence[float | None], b: Sequence[float | None]) ->
     return [bool(was != does) for was, does, reward in zip(before, after, a, strict=True) if reward is not None]
 
 
-def _turned(row: str, a: Judgement, b: Judgement) -> list[tuple[str, str, float]]:
+def _turned(row: str, response: LabelledResponse, a: Answer, b: Answer) -> list[tuple[str, str, float]]:
+    """Return, for each criterion of which both have a score, whether the verdict turns."""
     found = []
-    for name, verdict in a.verdicts.items():
-        other = b.verdicts.get(name)
-        if verdict.score is not None and other is not None and other.score is not None:
-            found.append((row, name, float((verdict.score >= MET_FROM) != (other.score >= MET_FROM))))
+    for name in [one.id for one in response.criteria]:
+        scores = [own.verdicts[name].score if name in own.verdicts else None for own in (a, b)]
+        if None not in scores:
+            met = [score >= MET_FROM for score in scores if score is not None]
+            found.append((row, name, float(met[0] != met[1])))
     return found
 
 
 def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]:
     """Return the reward of each response by the run's options; None where a failed verdict leaves none."""
-    verdicts = []
-    for one, by_program in zip(judged, group.by_program, strict=True):
-        decided = {name: _decided(name, score) for name, score in by_program.items()}
-        verdicts.append([decided.get(c.id) or one.verdicts.get(c.id) or _decided(c.id, None) for c in group.criteria])
+    asked = {one.id for one in group.responses[0].criteria}
+    verdicts = [
+        [(one.verdicts if c.id in asked else own.verdicts).get(c.id) or _failed(c.id) for c in group.criteria]
+        for one, own in zip(judged, group.answers, strict=True)
+    ]
     rules, weights = RewardRules(reward=group.options), effective_weights(group.criteria, verdicts, group.options)
     return [
         reward_of(group.criteria, own, rules, facts, weights).reward
@@ -421,6 +431,6 @@ def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]
     ]
 
 
-def _decided(criterion: str, score: float | None) -> Verdict:
-    """Return the verdict of a program, whose failure is nobody's."""
-    return Verdict(criterion=criterion, status="failed" if score is None else "ok", score=score, method="math")
+def _failed(criterion: str) -> Verdict:
+    """Return the verdict on a criterion without one."""
+    return Verdict(criterion=criterion, status="failed", score=None, method="judge")

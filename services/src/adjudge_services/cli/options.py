@@ -134,20 +134,26 @@ ProtocolOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Where judges are asked about labelled data, and how many examples at a time."""
+class AskingEngines:
+    """How engines are asked about data, and how many examples at a time."""
 
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
     ] = False
+    concurrency: ConcurrencyOption = 4
+    deadline_s: DeadlineOption = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asking(AskingEngines):
+    """The same, where the judge may be that of a running service."""
+
     url: Annotated[
         str | None,
         typer.Option(
             help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL", rich_help_panel=SERVICE
         ),
     ] = None
-    concurrency: ConcurrencyOption = 4
-    deadline_s: DeadlineOption = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
 from math import isnan
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, DatasetArgument, JsonOption, MeasuredRows, Report
+from adjudge_services.cli.options import Asking, AskingEngines, DatasetArgument, JsonOption, MeasuredRows, Report
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
@@ -31,7 +32,14 @@ if not OPTIONS_ONLY:
         write_report,
     )
     from judge_server.evaluation.bakeoff import COSTS, BakeOff, Contender, bake_off
-    from judge_server.evaluation.comparing import JudgeComparison, compare_judges
+    from judge_server.evaluation.comparing import (
+        Answers,
+        JudgeComparison,
+        asked_answers,
+        compare_judges,
+        judged_by_all,
+        recorded_answers,
+    )
     from judge_server.evaluation.html import COST_DIGITS, QUALITY_HEADINGS, bakeoff_html, format_estimate, names_of
     from judge_server.evaluation.metrics import UNDEFINED
     from judge_server.evaluation.report import FEW_ROWS
@@ -91,13 +99,18 @@ def bakeoff(
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="The judge of today: an engine URL, or a judge's name.", metavar="A")],
+    a: Annotated[
+        str, typer.Argument(help="The judge of today: run:NAME as it was judged, or an engine URL.", metavar="A")
+    ],
     b: Annotated[
-        str, typer.Argument(help="The judge of tomorrow; may be the same with another template.", metavar="B")
+        str, typer.Argument(help="The judge of tomorrow: run:NAME of adjudge reverify, or an engine URL.", metavar="B")
     ],
     *,
-    on: Annotated[str, typer.Option(help="The run whose responses are judged again: run:NAME.", metavar="run:NAME")],
-    sample: Annotated[int, typer.Option(min=1, help="Judge at most N groups, the run's first.")] = 50,
+    on: Annotated[
+        str | None,
+        typer.Option(help="The run whose responses are judged: run:NAME; by default A.", metavar="run:NAME"),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Ask engines about at most N groups, the run's first.")] = 50,
     a_template: Annotated[str | None, typer.Option(help="Prompt templates of A.")] = None,
     b_template: Annotated[str | None, typer.Option(help="Prompt templates of B.")] = None,
     a_calibration: Annotated[str | None, typer.Option(help="Stored calibration of A, for an engine URL.")] = None,
@@ -107,26 +120,44 @@ def compare(
     ] = 0.05,
     as_json: JsonOption = False,
     project: Annotated[str, typer.Option(help="The project of the run.")] = DEFAULT_PROJECT,
-    asking: Asking,
+    asking: AskingEngines,
 ) -> None:
-    """Judge a sample of a run under two judges, and show how rewards and advantages move.
+    """Show how rewards and advantages of a run move from one judge to another.
+
+    What a run recorded is compared as it is; nothing is asked. To have a judge of a service judge a run again, use
+    adjudge reverify. An engine at a URL is asked in this process, about a sample, and nothing is recorded.
 
     An advantage flips if its sign changes, if it vanishes or if it appears. Exits with 1 unless the 95% interval of the
     share of advantages that flip lies below --most-flipped, so that a pipeline can stop a switch that is not shown to
     be harmless. Verdicts of programs are kept as they were recorded.
     """
-    kind, _, run = on.partition(":")
-    if kind != "run":
-        exit_with_error(f"--on is {on!r}; write run:NAME")
-    groups = asyncio.run(read_run(run, project, sample))
+    run = _run_of(a if on is None else on)
+    if run is None:
+        exit_with_error(f"--on is {on!r}; write run:NAME, or let A be run:NAME")
+    sides = ((a, a_template, a_calibration), (b, b_template, b_calibration))
+    for side in sides:
+        _check_side(run, *side)
+    recorded = {judge: name for judge in (a, b) if (name := _run_of(judge)) is not None}
+    asks = len(recorded) < len({a, b})
+    groups = asyncio.run(read_run(run, project, None if recorded else sample))
+    runs = {name: asyncio.run(read_run(name, project, None)) for name in recorded.values() if name != run}
+    groups = judged_by_all(groups, list(runs.values()))[: sample if asks else None]
+    if not groups:
+        exit_with_error(f"no group of run {run!r} was judged whole in the other run too, by the same rubric")
     responses = [response for group in groups for response in group.responses]
-    protocol = groups[0].protocol
-    sides = []
-    for judge, template, calibration in ((a, a_template, a_calibration), (b, b_template, b_calibration)):
-        options = judging_options({"protocol": protocol, "template": template})
-        sides.append(judge_dataset(judge, responses, options, asking, calibration=calibration))
-    found = compare_judges(groups, *sides)
-    names = [next((one.model for one in side if one.model), "") for side in sides]
+    answers: list[Answers] = []
+    names = []
+    for judge, template, calibration in sides:
+        name = recorded.get(judge)
+        if name is not None:
+            answers.append(recorded_answers(groups, runs.get(name, groups)))
+            names.append(name or "(no run)")
+            continue
+        options = judging_options({"protocol": groups[0].protocol, "template": template})
+        judged = judge_dataset(judge, responses, options, Asking(**asdict(asking)), calibration=calibration)
+        answers.append(asked_answers(groups, judged))
+        names.append(next((one.model for one in judged if one.model), ""))
+    found = compare_judges(groups, *answers)
     write_report(
         {"run": run, "a": names[0], "b": names[1]},
         found.as_json(),
@@ -135,6 +166,25 @@ def compare(
     )
     if found.exceeds(most_flipped):
         raise typer.Exit(1)
+
+
+def _check_side(run: str, judge: str, template: str | None, calibration: str | None) -> None:
+    """Exit with the reason if a judge is neither a run nor an engine URL, or if a run is to be judged otherwise."""
+    if _run_of(judge) is not None:
+        if (template, calibration) != (None, None):
+            exit_with_error(f"{judge} is judged already; give adjudge reverify the template, or take an engine URL")
+    elif "://" not in judge:
+        new = f"{run}/{judge}"
+        exit_with_error(
+            f"{judge!r} is neither run:NAME nor an engine URL. A service's judge judges the run again by: adjudge "
+            f"reverify {run} --verdicts all --judge {judge} --into {new}; then compare run:{run} run:{new}"
+        )
+
+
+def _run_of(judge: str) -> str | None:
+    """The run that run:NAME names; None if it is something else."""
+    kind, colon, run = judge.partition(":")
+    return run if colon and kind == "run" else None
 
 
 def combinations(judge: Sequence[str], given: Mapping[str, Sequence[Any]]) -> list[Contender]:
