@@ -7,6 +7,7 @@ from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missi
 pytest.importorskip("skyrl_gym", reason=missing("skyrl-gym"))
 
 import skyrl_gym
+import skyrl_gym.metrics
 from skyrl_gym.envs.registration import deregister
 
 from trainer_client.adapters import NoReward
@@ -46,6 +47,15 @@ def test_settings_are_given_at_registration(url):
     settings = {"client": url, "rubric": RUBRIC}
     skyrl_gym.register(id="rubric", entry_point="trainer_client.adapters.skyrl:RubricEnv", kwargs=settings)
     assert episode({}, "It is 14")[0]["reward"] == REWARDS["It is 14"]
+
+
+def test_component_rewards_are_metrics_where_they_are_asked_for(url):
+    rubric = [{**criterion, "tags": ["form"]} for criterion in RUBRIC]
+    output, metrics = episode({"client": url, "rubric": rubric, "components": "tag"}, "It is 14")
+    assert (output["reward"], metrics) == (0.25, {"rubric/form": 0.25})
+    assert skyrl_gym.metrics.aggregate_for_environment("rubric", [metrics, {"rubric/form": 0.75}]) == {
+        "rubric/form": 0.5
+    }
 
 
 def test_a_row_provides_its_rubric_and_its_ground_truth_in_skyrls_fields(url):

@@ -72,6 +72,16 @@ async def test_openrlhf_gets_a_list_of_rewards_for_the_text_after_the_prompt(htt
     assert both.json()["rewards"] == [1.0, 0.25, 1.0]
 
 
+async def test_component_rewards_are_answered_where_a_trainer_keeps_them(http: httpx2.AsyncClient) -> None:
+    answer = await to_openrlhf(http, "It is 7.", url=f"{OPENRLHF}&components=criterion")
+    logs = {"rubric": [0.25], "rubric/seven": [1.0], "rubric/short": [0.0]}
+    assert answer.json() == {"rewards": [0.25], "scores": [0.25], "extra_logs": logs}
+    answer = await to_slime(http, "It is 7.", query="?answer=object&components=kind")
+    assert answer.json()["components"] == {"point": 0.25}
+    answer = await to_slime(http, "7", query="?answer=object&components=criteria")
+    assert problem_with(422, answer)["errors"][0]["field"] == "query.components"
+
+
 async def test_scores_for_openrlhfs_filter_lie_between_0_and_1(http: httpx2.AsyncClient) -> None:
     label = {"rubric": [CRITERIA[0] | {"weight": 5}, {**CRITERIA[1], "weight": -2}]}
     answer = await to_openrlhf(http, "yes", label=label, url=f"{OPENRLHF}&mode=points")

@@ -90,7 +90,7 @@ def post_like_slime(url: str, response: str) -> Any:
     return asyncio.run(post())
 
 
-def submit_like_roll(url: str, key: str, response: str, **fields: Any) -> requests.Response:
+def submit_like_roll(url: str, key: str, response: str, query: str = QUERY, **fields: Any) -> requests.Response:
     task = {
         "priority": 1,
         "project_id": "p",
@@ -105,7 +105,7 @@ def submit_like_roll(url: str, key: str, response: str, **fields: Any) -> reques
         "timeout": 300,
     } | fields
     return requests.post(
-        f"{url}/v1/compat/roll/submit_task?{QUERY}", headers=headers_of_roll(key), json=task, timeout=20
+        f"{url}/v1/compat/roll/submit_task?{query}", headers=headers_of_roll(key), json=task, timeout=20
     )
 
 
@@ -154,6 +154,9 @@ def test_roll_polls_until_its_task_has_a_reward_or_a_reason(service: Service, ke
     assert (done["errcode"], done["reward_score"]) == (0, 1.0)
     assert done["dimention_reward_score"] == {"seven": {"score": 1.0}, "judged": {"score": 1.0}}
     assert poll_like_roll(service.url, key, submitted["reward_request_id"]) == done
+
+    named = submit_like_roll(service.url, key, "7", query=f"{QUERY}&components=kind").json()["reward_request_id"]
+    assert poll_like_roll(service.url, key, named)["dimention_reward_score"] == {"point": {"score": 1.0}}
 
     failed = submit_like_roll(service.url, key, TOO_LONG).json()["reward_request_id"]
     reason = poll_like_roll(service.url, key, failed)["reward_score"]

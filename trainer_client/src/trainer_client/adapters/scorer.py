@@ -55,6 +55,12 @@ class Scored(NamedTuple):
         return {verdict.criterion: verdict.score for verdict in verdicts if verdict.score is not None}
 
     @property
+    def components(self) -> dict[str, float]:
+        """The component rewards by name, where `components` was asked for and no missing verdict could change one."""
+        given = self.answer.components if self.answer is not None else {}
+        return {name: reward for name, reward in given.items() if reward is not None}
+
+    @property
     def explanation(self) -> str:
         """One line for each criterion: its id, its score, and the judge's reasons if it wrote some."""
         lines = []

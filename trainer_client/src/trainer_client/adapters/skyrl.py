@@ -64,11 +64,12 @@ class RubricEnv(BaseTextEnv):  # type: ignore[misc]
             NoReward: it could not be judged.
         """
         scored = self._scorer.score_blocking(self._prompt, response, self._row)
-        self._metrics = {f"rubric/{criterion}": score for criterion, score in scored.scores.items()}
+        scores = scored.components or scored.scores
+        self._metrics = {f"rubric/{name}": score for name, score in scores.items()}
         return self._scorer.require(scored)
 
     def get_metrics(self) -> dict[str, Any]:
-        """The score of each criterion."""
+        """The score of each criterion, or the component rewards if the settings ask for `components`."""
         return dict(self._metrics)
 
 

@@ -51,6 +51,7 @@ from trainer_client.wire.problems import (
 )
 from trainer_client.wire.rewards import (
     COMPARES_RESPONSES as COMPARES_RESPONSES,
+    ComponentsBy as ComponentsBy,
     NEEDS_NO_RUBRIC as NEEDS_NO_RUBRIC,
     NOT_LINEAR as NOT_LINEAR,
     PROTOCOLS_FOR as PROTOCOLS_FOR,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import Field, model_validator
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.scoring import CompatParameters, Label, read_group, score_responses
+from judge_server.api.compat.scoring import CompatParameters, Label, component_rewards, read_group, score_responses
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
@@ -65,12 +65,13 @@ class OpenRLHFAnswer(AnswerModel):
     Attributes:
         rewards: the reward of each response.
         scores: the same between 0 and 1, for its dynamic filter.
-        extra_logs: figures for its log, one for each response.
+        extra_logs: figures for its log, one for each response: the reward as `rubric`, and each component as
+            `rubric/NAME`, null for a response whose rubric lacks the component.
     """
 
     rewards: tuple[float, ...]
     scores: tuple[float, ...]
-    extra_logs: dict[str, tuple[float, ...]]
+    extra_logs: dict[str, tuple[float | None, ...]]
 
 
 @router.post(
@@ -96,8 +97,13 @@ async def openrlhf(
     work = parameters.request(tuple(groups) if len(groups) == 1 else distinct)
     scored = await run_while_connected(request, score_responses(request, work))
     rewards = tuple(response.reward for response in scored if response.reward is not None)
+    components = [component_rewards(response) for response in scored]
+    names = dict.fromkeys(name for own in components for name in own)
+    logs = {f"rubric/{name}": tuple(own.get(name) for own in components) for name in names}
     return OpenRLHFAnswer(
-        rewards=rewards, scores=tuple(min(max(r, 0.0), 1.0) for r in rewards), extra_logs={"rubric": rewards}
+        rewards=rewards,
+        scores=tuple(min(max(r, 0.0), 1.0) for r in rewards),
+        extra_logs={"rubric": rewards, **logs},
     )
 
 

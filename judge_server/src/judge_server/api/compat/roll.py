@@ -18,7 +18,14 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from pydantic import Field, JsonValue
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.compat.scoring import CompatParameters, JudgeInputs, Label, read_group, score_responses
+from judge_server.api.compat.scoring import (
+    CompatParameters,
+    JudgeInputs,
+    Label,
+    component_rewards,
+    read_group,
+    score_responses,
+)
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import required, service_of
@@ -117,7 +124,8 @@ class RollResult(AnswerModel):
         errmsg: why it has no reward; empty otherwise.
         reward_score: the reward; the reason, as text, if judging failed; null if the task is lost, so that ROLL submits
             it again.
-        dimention_reward_score: the score of each criterion, under the name that ROLL reads.
+        dimention_reward_score: the score of each criterion, or of each component if `components` is in the query, under
+            the name that ROLL reads.
     """
 
     errcode: Literal[0, 1]
@@ -190,8 +198,9 @@ async def _judge(request: Request, keys: IdempotencyKeys, name: str, work: Rewar
     project_id = project_of(request)
     try:
         (scored,) = await score_responses(request, work)
-        criteria = {verdict.criterion: {"score": verdict.score} for verdict in scored.verdicts}
-        result = RollResult(errcode=0, reward_score=scored.reward, dimention_reward_score=criteria)
+        scores: dict[str, float | None] = {verdict.criterion: verdict.score for verdict in scored.verdicts}
+        dimensions = {name: {"score": score} for name, score in (component_rewards(scored) or scores).items()}
+        result = RollResult(errcode=0, reward_score=scored.reward, dimention_reward_score=dimensions)
     except ServiceError as error:
         result = _failed(error.detail)
     except Exception:

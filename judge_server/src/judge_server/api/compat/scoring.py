@@ -20,6 +20,7 @@ from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_inline_or
 from judge_server.scoring.planner import JudgedRequest
 from trainer_client.wire import (
     COMPARES_RESPONSES,
+    ComponentsBy,
     Group,
     ResponseReward,
     RewardAnswer,
@@ -51,6 +52,7 @@ class CompatParameters(BaseModel):
             the rubric stays the same for the whole training run.
         mode: how verdicts become a reward.
         use: `probability` for soft rewards.
+        components: answer each response's component rewards too: of each criterion, kind or first tag.
         judge: the name of the judge.
         run: the training run under which everything is recorded.
         on_failure: what a response gets if judging fails: an error, or the number of a failure policy.
@@ -63,6 +65,7 @@ class CompatParameters(BaseModel):
     rubric: RubricRef | None = None
     mode: Annotated[RewardMode, BeforeValidator(_judges_one_response)] = "weighted_mean"
     use: Literal["verdict", "probability"] = "verdict"
+    components: ComponentsBy | None = None
     judge: JudgeName = DEFAULT_JUDGE
     run: RunName | None = None
     on_failure: Literal["error", "zero", "zero_unparseable", "skip"] = "error"
@@ -87,7 +90,7 @@ class CompatParameters(BaseModel):
                 step=step,
                 rubric=self.rubric,
                 judge=self.judge,
-                reward=RewardOptions(mode=self.mode, use=self.use),
+                reward=RewardOptions(mode=self.mode, use=self.use, components=self.components),
                 on_failure="null" if self.on_failure == "error" else self.on_failure,
                 deadline_s=self.deadline_s,
                 groups=groups,
@@ -176,6 +179,11 @@ def group_of(prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Gro
     group = group.model_copy(update={"rubric": inputs.rubric})
     text = json.dumps(group.model_dump(mode="json", exclude={"id", "responses"}), sort_keys=True)
     return group.model_copy(update={"id": hashlib.sha256(text.encode()).hexdigest()[:32]})
+
+
+def component_rewards(scored: ResponseReward) -> dict[str, float]:
+    """The component rewards of a response; without those that a missing verdict could change."""
+    return {name: reward for name, reward in scored.components.items() if reward is not None}
 
 
 FIRST_RETRY_AFTER_S = 1.0

@@ -11,12 +11,19 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import Field
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.scoring import CompatParameters, JudgeInputs, Label, read_group, score_responses
+from judge_server.api.compat.scoring import (
+    CompatParameters,
+    JudgeInputs,
+    Label,
+    component_rewards,
+    read_group,
+    score_responses,
+)
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
 from trainer_client.wire import ResponseReward
-from trainer_client.wire.base import AnswerModel, RequestModel
+from trainer_client.wire.base import AnswerModel, RequestModel, is_unset
 from trainer_client.wire.groups import Prompt
 
 router = APIRouter(
@@ -62,11 +69,13 @@ class SlimeReward(AnswerModel):
         reward: the reward.
         status: `scored`, or `partial` if a policy gave the reward.
         criteria: the score of each criterion; null for one that failed.
+        components: the component rewards by name, if `components` is in the query.
     """
 
     reward: float
     status: str
     criteria: dict[str, float | None]
+    components: dict[str, float] = Field(default={}, exclude_if=is_unset)
 
 
 @router.post(
@@ -94,4 +103,5 @@ async def slime(
 def _reward(scored: ResponseReward) -> SlimeReward:
     assert scored.reward is not None  # `score_responses` raises otherwise
     criteria = {verdict.criterion: verdict.score for verdict in scored.verdicts}
-    return SlimeReward(reward=float(scored.reward), status=scored.status, criteria=criteria)
+    components = component_rewards(scored)
+    return SlimeReward(reward=float(scored.reward), status=scored.status, criteria=criteria, components=components)
