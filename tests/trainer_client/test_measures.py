@@ -17,6 +17,7 @@ from trainer_client.measures import (
     novelty,
     pass_at_k,
     point_biserial,
+    self_internalization_gap,
     step_agreement,
 )
 
@@ -186,3 +187,21 @@ def test_novelty_is_the_share_of_responses_that_became_more_probable():
 def test_novelty_needs_finite_log_likelihoods_of_both_policies(new, old):
     with pytest.raises(ValueError, match="log-likelihood"):
         novelty(new, old)
+
+
+LOGPS = st.floats(-20, 0)
+
+
+@given(st.lists(st.lists(st.tuples(LOGPS, LOGPS), max_size=5), max_size=5))
+def test_the_self_internalization_gap_is_the_mean_over_responses_of_means_over_tokens(rows):
+    prompted, conditioned = ([[pair[side] for pair in row] for row in rows] for side in (0, 1))
+    found = self_internalization_gap(prompted, conditioned)
+    gaps = [np.mean([own - other for own, other in row]) for row in rows if row]
+    assert found == (pytest.approx(np.mean(gaps), abs=1e-9) if gaps else None)
+
+
+def test_log_probabilities_of_other_tokens_have_no_gap():
+    with pytest.raises(ValueError, match="one for each of its tokens"):
+        self_internalization_gap([[-1.0, -2.0]], [[-1.0]])
+    with pytest.raises(ValueError, match="zip"):
+        self_internalization_gap([[-1.0]], [])

@@ -20,7 +20,7 @@ from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, rows, score
 from tests.judge_server.support import judge
-from trainer_client.wire.run_audits import RunAudit
+from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP, RunAudit
 
 RUBRIC = {
     "criteria": [
@@ -333,6 +333,21 @@ async def test_several_judges_and_rubrics_are_named(ledger: SQLLedger) -> None:
     found = await audited(ledger, "other")
     assert any("2 rubrics" in one for one in found.notes)
     assert any("another mode" in one for one in found.notes)
+
+
+async def test_the_gap_that_the_trainer_reported_is_shown_early_and_late_and_where_it_was_highest(
+    ledger: SQLLedger,
+) -> None:
+    await record(ledger, run_of(gamed))
+    assert (await audited(ledger)).self_internalization is None
+    assert "self_internalization" not in (await audited(ledger)).model_dump(mode="json")
+    await ledger.set_measures(PROJECT, "r", 2, {"rgr/refined": 0.5})
+    for step, gap in enumerate([-0.6, -0.4, -0.2, -0.1, -0.3, -0.5]):
+        await ledger.set_measures(PROJECT, "r", step, {SELF_INTERNALIZATION_GAP: gap})
+    found = (await audited(ledger)).self_internalization
+    assert found is not None
+    assert (found.early, found.late) == (pytest.approx(-0.5), pytest.approx(-0.4))
+    assert (found.highest, found.step, found.steps) == (-0.1, 3, 6)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))

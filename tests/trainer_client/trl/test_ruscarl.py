@@ -72,9 +72,31 @@ def test_the_corrected_ratio_compares_with_the_policy_that_saw_the_scaffold(tmp_
     for row in (0, 3):
         before = words(made.rollout_func.asked[0][row])["input_ids"]
         said = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
-        logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]
-        logps = torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(said).unsqueeze(1)).squeeze(1)
+        logps = log_probabilities(model, before, said)
         torch.testing.assert_close(inputs["old_per_token_logps"][row, : len(said)], logps, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("decay", "is_reported"), [("constant", True), ("linear", False)])
+def test_the_self_internalization_gap_is_measured_where_both_probabilities_are_known(tmp_path, url, decay, is_reported):
+    options = {"ratio": "corrected", "decay": decay}
+    made = scaffolding(tmp_path, url, method_options=options, num_iterations=2)
+    inputs = batch(made)
+    name = "policy/self_internalization_gap"
+    assert (name in made._metrics["train"]) == is_reported
+    if is_reported:
+        words, model, gaps = tokenizer(), policy(tmp_path / "policy"), []
+        for row in (0, 1, 4, 5):
+            said = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
+            prompts = (made.train_dataset["prompt"][row // 4], made.rollout_func.asked[0][row])
+            own, shown = (log_probabilities(model, words(prompt)["input_ids"], said) for prompt in prompts)
+            gaps.append((own - shown).mean().item())
+        assert made._metrics["train"][name] == [pytest.approx(sum(gaps) / 4, abs=1e-4)]
+
+
+def log_probabilities(model, before, said):
+    """The log-probabilities of tokens at the temperature of the method."""
+    logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]
+    return torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(said).unsqueeze(1)).squeeze(1)
 
 
 def test_a_scaffold_that_leaves_no_room_for_a_response_is_dropped_and_counted(tmp_path, url):

@@ -35,6 +35,7 @@ __all__ = [
     "pass_at_k",
     "point_biserial",
     "self_bleu",
+    "self_internalization_gap",
     "semantic_distance",
     "step_agreement",
 ]
@@ -327,6 +328,32 @@ def novelty(new: Sequence[float], old: Sequence[float], *, thresholds: Sequence[
     ratios = [_exp(float(after) - float(before)) for after, before in zip(new, old, strict=True)]
     counts = {threshold: sum(ratio > threshold for ratio in ratios) for threshold in thresholds}
     return Novelty(statistics.fmean(ratios), statistics.median(ratios), counts)
+
+
+def self_internalization_gap(
+    prompted: Sequence[Sequence[float]], conditioned: Sequence[Sequence[float]]
+) -> float | None:
+    """Compute the mean over responses of l_prompt - l_cond, each a mean over tokens (arXiv:2605.12474, section 3.3).
+
+    The responses are sampled from the policy with the rubric in its prompt. The gap is at most 0 in expectation: minus
+    the divergence per token of the policy without the rubric from the policy with it. It rises while the policy learns
+    what the rubric asks for. In the paper it follows what strong judges say, and peaks where they see no more progress.
+
+    Args:
+        prompted: log-probabilities of the tokens of each response after the prompt alone, in nats.
+        conditioned: those of the same tokens after the prompt with the rubric.
+
+    Returns:
+        None without a response that has tokens.
+
+    Raises:
+        ValueError: the numbers of responses, or of a response's tokens, differ.
+    """
+    pairs = list(zip(prompted, conditioned, strict=True))
+    if any(len(own) != len(other) for own, other in pairs):
+        raise ValueError("a response has other numbers of log-probabilities; give one for each of its tokens in both")
+    gaps = [(math.fsum(own) - math.fsum(other)) / len(own) for own, other in pairs if len(own)]
+    return _mean(gaps)
 
 
 def semantic_distance(embeddings: Sequence[Sequence[float]]) -> float:

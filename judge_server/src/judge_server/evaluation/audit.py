@@ -33,16 +33,27 @@ from judge_server.intervals import wilson
 from judge_server.ledger.rows import encode_cursor, recorded_verdict, response_pages
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
-from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, RunReportQuery, UseRecord, VerdictKey
+from rubric_store.ledger.rows import (
+    LabelFilter,
+    MeasureBucket,
+    ResponseFilter,
+    ResponseRow,
+    RunChartQuery,
+    RunReportQuery,
+    UseRecord,
+    VerdictKey,
+)
 from trainer_client.wire import Criterion
 from trainer_client.wire.run_audits import (
     MAX_AGAINST,
+    SELF_INTERNALIZATION_GAP,
     AuditAnswer,
     AuditComparison,
     AuditConflict,
     AuditedCriterion,
     AuditExample,
     AuditFigure,
+    AuditInternalization,
     AuditPart,
     AuditReading,
     AuditReference,
@@ -57,6 +68,9 @@ MIN_PROMPTS = 10
 """With fewer prompts than this, figures have no interval."""
 
 MAX_CRITERIA = 50
+_MOST_STEPS = 10_000
+"""The highest gap is that of a step in runs up to this long, and the mean of a few steps in longer ones."""
+
 _MAX_BLOCKS = 1000
 """Prompts are resampled in so many blocks if there are more of them."""
 
@@ -163,7 +177,27 @@ async def audit_run(
         others.append(_Other(name, by_key, {}, read.judges))
     if said := await consensus_labels(labels, LabelFilter(project_id, run)):
         others.append(_Other(None, {}, said, {}))
-    return await run_in_thread(lambda: _Audit(own, others, notes).report(run))
+    report = await run_in_thread(lambda: _Audit(own, others, notes).report(run))
+    return report.model_copy(update={"self_internalization": await _internalization(ledger, project_id, run, ends)})
+
+
+async def _internalization(
+    ledger: LedgerReader, project_id: str, run: str, ends: Sequence[_Steps]
+) -> AuditInternalization | None:
+    """Return the gap that the trainer reported; None without one."""
+
+    async def reported(steps: _Steps, buckets: int) -> list[MeasureBucket]:
+        charts = await ledger.run_charts(RunChartQuery(project_id, run, *steps, buckets=buckets, distribution=False))
+        return [one for one in charts.measures if one.name == SELF_INTERNALIZATION_GAP]
+
+    found = await reported((None, None), _MOST_STEPS)
+    if not found:
+        return None
+    means = [next((one.mean for one in await reported(part, 1)), None) for part in ends]
+    best = max(found, key=lambda one: one.mean)
+    return AuditInternalization(
+        early=means[0], late=means[-1], highest=best.mean, step=best.first, steps=sum(one.steps for one in found)
+    )
 
 
 async def _steps(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[tuple[int, int]]:

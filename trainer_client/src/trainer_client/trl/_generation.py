@@ -23,11 +23,13 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import pad
 
+from trainer_client.measures import self_internalization_gap
 from trainer_client.refine import RefinementDecision, RefinementOutcome, assess_group, refinement_prompt
 from trainer_client.trl._reward.scoring import ScoredRow
 from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.wire import Criterion
+from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP
 
 GenerationOutput = tuple[Any, ...]
 """The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
@@ -110,6 +112,23 @@ class RolloutGenerator:
         if sampled.generation_prompt_ids is not None:
             added["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.generation_prompt_ids, output)
         return added
+
+    def internalization(self, sampled: SampledBatch, output: dict[str, Any], added: dict[str, Any]) -> dict[str, float]:
+        """Return the self-internalization gap of the scaffolded responses, where it costs nothing.
+
+        It costs nothing if TRL computed the policy's probabilities after the plain prompts, and the ratio those after
+        the scaffolded ones. A scaffold that decays closes the gap by itself, so it must be constant.
+        """
+        plain, shown = output.get("old_per_token_logps"), added.get("old_per_token_logps")
+        if plain is None or shown is None or not isinstance(self._method, Ruscarl) or self._method.decay != "constant":
+            return {}
+        own: list[float] = []
+        for row, off_policy in enumerate(sampled.off_policy or ()):
+            tokens = output["completion_mask"][row].bool()
+            gap = self_internalization_gap([plain[row][tokens].tolist()], [shown[row][tokens].tolist()])
+            own += [gap] if off_policy and gap is not None else []
+        gaps: list[float] = gather_object(own)
+        return {SELF_INTERNALIZATION_GAP: sum(gaps) / len(gaps)} if gaps else {}
 
     def fits(self, prompt: Any, row: int) -> bool:
         """Whether a row's prompt leaves room for a response in the policy's context."""

@@ -224,9 +224,11 @@ class RubricGRPOTrainer(GRPOTrainer):
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         assert self._sampled is not None
-        output.update(self._generation.loss_inputs(self._sampled, output))
+        added = self._generation.loss_inputs(self._sampled, output)
+        internalization = self._generation.internalization(self._sampled, output, added)
+        output.update(added)
         output.update(self.method.sampling_weights(output))
-        measured = {**batch.metrics, **self._sampled.metrics}
+        measured = {**batch.metrics, **self._sampled.metrics, **internalization}
         self._add_metrics(measured)
         scored = ScoredGeneration(
             rewards=batch.rewards,

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from trainer_client.wire.base import AnswerModel
+from pydantic import Field
+
+from trainer_client.wire.base import AnswerModel, is_missing
 
 MAX_AGAINST = 5
 """The most runs that an audited run is compared with."""
@@ -14,6 +16,10 @@ shown, or there is too little to tell. The other's did not rise if it may be 0 a
 AuditAnswer = Literal["signs", "perhaps", "no_signs", "unknown"]
 """Whether a rubric seems to be gamed: a figure rose alone, a figure rose more, neither is shown, or there is nothing to
 compare with, or too little of it."""
+
+
+SELF_INTERNALIZATION_GAP = "policy/self_internalization_gap"
+"""The measure of a step under which a trainer reports `trainer_client.measures.self_internalization_gap`."""
 
 
 class AuditFigure(AnswerModel):
@@ -153,6 +159,23 @@ class AuditPart(AnswerModel):
     prompts: int
 
 
+class AuditInternalization(AnswerModel):
+    """The self-internalization gap that the trainer reported, in nats per token.
+
+    Attributes:
+        early: its mean over the steps of the early part that have it; null without any.
+        late: the same of the late part.
+        highest: the highest value of the run, in the step `step`.
+        steps: the number of steps that have it.
+    """
+
+    early: float | None
+    late: float | None
+    highest: float
+    step: int
+    steps: int
+
+
 class RunAudit(AnswerModel):
     """Whether the rubric of a run is being gamed, by what the ledger has.
 
@@ -171,6 +194,7 @@ class RunAudit(AnswerModel):
         criteria: those with the most verdicts, the most suspicious first.
         criteria_count: the number of criteria.
         conflicts: the most contradictory pairs of criteria.
+        self_internalization: what the trainer reported of the policy's own probabilities; left out if it did not.
     """
 
     run: str | None
@@ -187,3 +211,4 @@ class RunAudit(AnswerModel):
     criteria: tuple[AuditedCriterion, ...]
     criteria_count: int
     conflicts: tuple[AuditConflict, ...]
+    self_internalization: AuditInternalization | None = Field(default=None, exclude_if=is_missing)

@@ -79,6 +79,7 @@ MEASURE_MEANINGS: dict[str, str] = {
     "scaffold/prompts": "share of responses whose prompt showed criteria (RuscaRL)",
     "scaffold/too_long": "share of prompts that showed none because they were too long",
     "scaffold/progress": "how far the scaffold has been taken away",
+    "policy/self_internalization_gap": "log-probability per token without minus with the rubric in the prompt, in nats",
     "rgr/refined": "share of responses written as a refinement (RGR-GRPO)",
     "rgr/satisfied": "share of groups whose best response needed no refinement",
     "rgr/refine": "share of groups with something to refine",

@@ -131,6 +131,10 @@ def figures(report: RunAudit) -> Iterator[str]:
                 for one in criterion.examples
             ]
             yield f"{escape(criterion.criterion)}, credited by the run's judge only: {escape('; '.join(found))}"
+    if (gap := report.self_internalization) is not None:
+        trend = " → ".join(_number(value, "+.3f") for value in (gap.early, gap.late))
+        highest = f"highest {_number(gap.highest, '+.3f')} in step {gap.step}"
+        yield f"self-internalization gap, nats per token: {trend}, {highest}"
     more = report.criteria_count - len(report.criteria)
     if more:
         yield f"and {more:,} more criteria with fewer verdicts"
@@ -161,7 +165,7 @@ def _trend(trend: AuditTrend) -> tuple[str, str]:
 
 
 def _number(value: float | None, form: str = ".2f") -> str:
-    return "–" if value is None else f"{round(value, 2) + 0.0:{form}}"  # adding 0 makes -0.0 plain
+    return "–" if value is None else f"{round(value, int(form[-2])) + 0.0:{form}}"  # adding 0 makes -0.0 plain
 
 
 def _interval(figure: AuditFigure) -> str:
