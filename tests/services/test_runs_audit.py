@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 
 from rubric_store import SQLLedger
-from tests.judge_server.evaluation.test_audit import BY_DEED, gamed, record, run_of
+from tests.judge_server.evaluation.test_audit import BY_DEED, BY_PHRASE, gamed, record, run_of
 from tests.services.command import adjudge, failure_of
 
 
 @pytest.fixture
 def gamed_run(migrated: None, data_dir: Path) -> None:
-    """A gamed run, and another judge's verdicts on its responses."""
+    """A gamed run and another judge's verdicts on its responses; the same with few prompts."""
 
     async def written() -> None:
         ledger = SQLLedger(f"sqlite+aiosqlite:///{data_dir / 'adjudge.db'}")
         await record(ledger, run_of(gamed))
         await record(ledger, run_of(gamed, "r/[other]"), BY_DEED)
+        for run, marks in (("few", BY_PHRASE), ("few/other", BY_DEED)):
+            await record(ledger, [body | {"groups": body["groups"][:4]} for body in run_of(gamed, run)], marks)
         await ledger.close()
 
     asyncio.run(written())
@@ -48,6 +50,12 @@ def test_json_is_the_whole_report(gamed_run: None) -> None:
     report = json.loads("\n".join(lines_of("r", "--against", "r/[other]", "--json")))
     assert (report["answer"], report["criteria"][0]["criterion"]) == ("signs", "checked")
     assert report["criteria"][0]["comparisons"][0]["reading"] == "rose_alone"
+
+
+def test_a_run_of_few_prompts_says_once_that_there_are_no_intervals(gamed_run: None) -> None:
+    lines = lines_of("few", "--against", "few/other")
+    assert [line for line in lines if "too few" in line] == ["A part has fewer than 10 prompts: too few for intervals."]
+    assert not any("[" in line for line in lines if "→" in line and "early" not in line)
 
 
 def test_a_run_without_anything_to_compare_with_says_what_to_do(gamed_run: None) -> None:

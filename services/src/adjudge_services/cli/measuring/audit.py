@@ -44,7 +44,7 @@ if not OPTIONS_ONLY:
         "rose_alone": "[bold red]alone[/]",
         "rose_more": "[yellow]more[/]",
         "together": "",
-        "too_few": "too few",
+        "too_few": "",
     }
 _NAME_WIDTH = 14
 
@@ -169,16 +169,18 @@ def _number(value: float | None, form: str = ".2f") -> str:
 
 
 def _interval(figure: AuditFigure) -> str:
-    few = figure.low is None or figure.high is None
-    ends = "too few" if few else f"{_number(figure.low, '+.2f')}, {_number(figure.high, '+.2f')}"
-    return "–" if figure.value is None else f"{_number(figure.value, '+.2f')} " + escape(f"[{ends}]")
+    value = _number(figure.value, "+.2f")
+    if figure.low is None or figure.high is None:  # for want of prompts, which a note of the report says
+        return value
+    return f"{value} " + escape(f"[{_number(figure.low, '+.2f')}, {_number(figure.high, '+.2f')}]")
 
 
 def _share(figure: AuditFigure) -> str:
     if figure.value is None:
         return "–"
-    ends = "too few" if figure.low is None or figure.high is None else f"{figure.low:.0%}, {figure.high:.0%}"
-    return f"{figure.value:.0%} " + escape(f"[{ends}]")
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.0%}"
+    return f"{figure.value:.0%} " + escape(f"[{figure.low:.0%}, {figure.high:.0%}]")
 
 
 async def read_audit(url: str | None, project: str, run: str, against: Sequence[str]) -> RunAudit:
