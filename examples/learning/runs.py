@@ -99,6 +99,14 @@ RUNS: Mapping[str, TrainingRun] = {
         "contrast", "rubric", twelve_rubric, reward={"weighting": "contrast"}, experiment="twelve"
     ),
     "twelve-gdpo": TrainingRun("GDPO", "gdpo", twelve_rubric, reward={"components": "criterion"}, experiment="twelve"),
+    "twelve-correlated": TrainingRun(
+        "CorrGRPO",
+        "gdpo",
+        twelve_rubric,
+        options={"scaled_by": "correlations"},
+        reward={"components": "criterion"},
+        experiment="twelve",
+    ),
     "twelve-unscaled": TrainingRun(
         "the rubric's own weights, unscaled", "rubric", twelve_rubric, settings=_UNSCALED, experiment="twelve"
     ),

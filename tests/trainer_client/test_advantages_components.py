@@ -74,3 +74,45 @@ def test_what_cannot_be_computed_is_refused(groups, weights, says):
 
 def test_an_empty_batch_has_no_advantages():
     assert component_advantages([]) == []
+
+
+def correlated(group, weights=None, ddof=0, eps=0.0):
+    """CorrGRPO's advantages of one group."""
+    (found,) = component_advantages([group], weights and [weights], ddof=ddof, eps=eps, scaled_by="correlations")
+    return found
+
+
+COMPLETE = st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(-4, 4).map(lambda n: n / 4)))
+
+
+@given(st.lists(COMPLETE, min_size=2, max_size=6), st.tuples(*[st.integers(-3, 3).map(float)] * 3))
+def test_correlations_divide_the_centred_sum_of_the_weighted_components(group, weights):
+    parts = np.array([[weight * one[name] for one in group] for name, weight in zip(NAMES, weights, strict=True)])
+    varying = parts[np.ptp(parts, axis=1) > 0]
+    centred = parts.sum(axis=0) - parts.sum(axis=0).mean()
+    rho = np.atleast_2d(np.corrcoef(varying)).sum() if len(varying) else 1.0
+    found = correlated(group, dict(zip(NAMES, weights, strict=True)))
+    assert found == pytest.approx(centred / math.sqrt(max(1.0, rho)), abs=1e-9)
+
+
+@given(st.lists(RESPONSE, min_size=2, max_size=6))
+def test_what_is_missing_enters_no_correlation_and_no_advantage_is_unbounded(group):
+    found = correlated(group)
+    assert np.abs(found).max() <= 2 * len(NAMES)
+    for response, advantage in zip(group, found, strict=True):
+        if all(value is None for value in response.values()):
+            assert advantage == 0.0
+
+
+def test_components_that_oppose_each_other_give_bounded_advantages():
+    group = [{"short": 1.0, "long": 0.0}, {"short": 0.0, "long": 1.0}]
+    assert correlated(group, {"short": 2.0, "long": 1.0}).tolist() == [0.5, -0.5]
+    with pytest.raises(ValueError, match="use one of deviations, correlations"):
+        component_advantages([group], scaled_by="correlation")
+
+
+def test_each_group_is_divided_by_itself_alone():
+    groups = [[{"a": 1.0}, {"a": 0.0}], [{"a": 3.0, "b": 1.0}, {"a": 0.0, "b": 1.0}]]
+    together = component_advantages(groups, scaled_by="correlations")
+    apart = [component_advantages([group], scaled_by="correlations")[0] for group in groups]
+    assert [one.tolist() for one in together] == [one.tolist() for one in apart]

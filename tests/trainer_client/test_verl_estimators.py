@@ -250,17 +250,18 @@ def component_batches(draw):
     return (rewards, lengths, names), rows, weights if weighted else dict.fromkeys(names, dict.fromkeys("abc", 1.0))
 
 
-@given(component_batches(), st.sampled_from([0, 1]))
-def test_gdpo_equals_the_pure_function_over_the_whole_batch(batch, ddof):
+@given(component_batches(), st.sampled_from([0, 1]), st.sampled_from(["deviations", "correlations"]))
+def test_gdpo_equals_the_pure_function_over_the_whole_batch(batch, ddof, scaled_by):
     (rewards, lengths, names), rows, weights = batch
     with components_context(rows):
         advantages, returns = ESTIMATORS["adjudge_gdpo"](
-            **laid_out(rewards, lengths, names), config={"adjudge": {**ALL, "ddof": ddof}}
+            **laid_out(rewards, lengths, names), config={"adjudge": {**ALL, "ddof": ddof, "scaled_by": scaled_by}}
         )
     assert torch.equal(advantages, returns)
     groups = members(names)
     known = [[rows[row].rewards if rewards[row] is not None else {} for row in group] for group in groups]
-    expected = component_advantages(known, [weights[names[group[0]]] for group in groups], ddof=ddof)
+    own_weights = [weights[names[group[0]]] for group in groups]
+    expected = component_advantages(known, own_weights, ddof=ddof, scaled_by=scaled_by)
     for group, values in zip(groups, expected, strict=True):
         for row, value in zip(group, values, strict=True):
             own = [value] * lengths[row] + [0.0] * (6 - lengths[row])

@@ -36,6 +36,13 @@ def test_the_advantages_are_those_of_the_components_over_the_whole_batch():
     assert advantages(*GROUPS) == pytest.approx(list(expected))
 
 
+def test_the_sum_of_the_components_can_be_divided_by_their_correlations():
+    vectors = [[one.components for one in group] for group in GROUPS]
+    expected = np.concatenate(component_advantages(vectors, [WEIGHTS] * 2, scaled_by="correlations"))
+    assert advantages(*GROUPS, scaled_by="correlations") == pytest.approx(list(expected))
+    assert advantages(GROUPS[0], scaled_by="correlations") == pytest.approx(list(expected[:3]))
+
+
 def test_the_weight_of_the_rubrics_reward_does_not_matter_if_it_is_the_only_one():
     heavier = [[replace(one, weight=4.0, reward=4 * one.reward) for one in group] for group in GROUPS]
     assert advantages(*heavier) == pytest.approx(advantages(*GROUPS), abs=1e-5)

@@ -7,7 +7,7 @@ response has no effect. All functions need whole groups; in distributed training
 import math
 import operator
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -25,6 +25,7 @@ Reward = Any
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["std", "none"]
 Deviation = Literal["group", "leave_one_out"]
+ScaledBy = Literal["deviations", "correlations"]
 StepVariant = Literal["decoupled", "rar", "merged"]
 
 _Step = TypeVar("_Step", bound=Hashable)
@@ -96,6 +97,7 @@ def component_advantages(
     *,
     ddof: int = 1,
     eps: float = 1e-6,
+    scaled_by: ScaledBy = "deviations",
 ) -> list[Array]:
     """Compute the advantages of a batch from component rewards (GDPO, arXiv:2601.05242).
 
@@ -107,12 +109,19 @@ def component_advantages(
     that is equal for all responses. A response without any component has advantage 0 and does not affect the batch.
     These are the numbers of TRL's `normalize_then_sum`, whose eps is 1e-4, for weights that do not differ by group.
 
+    With `scaled_by="correlations"`, they are those of CorrGRPO (arXiv:2609.36820): within a group, the sum of the
+    weighted components, each minus its mean, is divided by sqrt(sum of rho_lm over all pairs, l = m included) + eps,
+    where GRPO has the sum of covariances. rho is Pearson's correlation over the responses that have both components, 0
+    where one does not vary. There is no normalisation over the batch. That sum is taken as at least 1, its value for a
+    single component: components that oppose each other make it 0, and the paper's quotient unbounded.
+
     Args:
         groups: for each group, the component rewards of its G responses by name; None, or no entry, where there is
             none. Groups may have different sizes and components.
         weights: for each group, the weight of each component; 1 for all by default.
         ddof: 1 for sample deviations (TRL, verl and the authors' code), 0 for those of the population.
         eps: at least 0.
+        scaled_by: `deviations` for each component by its own, `correlations` for their sum by theirs.
 
     Returns:
         For each group, the G advantages of its responses.
@@ -122,19 +131,43 @@ def component_advantages(
     """
     if weights is not None and len(weights) != len(groups):
         raise ValueError(f"there are weights of {len(weights)} groups for {len(groups)} groups; give one for each")
+    if scaled_by not in get_args(ScaledBy):
+        raise ValueError(f"scaled_by is {scaled_by!r}; use one of {', '.join(get_args(ScaledBy))}")
+    scale: Scale = "std" if scaled_by == "deviations" else "none"
     sums: list[float | None] = []
+    correlated: list[Array] = []
     for place, group in enumerate(groups):
-        total = np.zeros(len(group))
+        parts = []
         for name in dict.fromkeys(name for response in group for name in response):
             if weights is not None and name not in weights[place]:
                 raise ValueError(f"weights[{place}] has none for the component {name!r}; give one for each component")
             weight = 1.0 if weights is None else _finite(weights[place][name], "weights", place, name)
-            total += weight * group_advantages([response.get(name) for response in group], ddof=ddof, eps=eps)
+            rewards = [response.get(name) for response in group]
+            parts.append(weight * group_advantages(rewards, scale=scale, ddof=ddof, eps=eps))
+        total = np.sum(parts, axis=0) if parts else np.zeros(len(group))
+        if scaled_by == "correlations":
+            correlated.append(total / (math.sqrt(max(1.0, _sum_of_correlations(group, parts))) + eps))
+            continue
         known = [any(value is not None for value in response.values()) for response in group]
         sums += [float(value) if is_known else None for value, is_known in zip(total, known, strict=True)]
+    if scaled_by == "correlations":
+        return correlated
     normalised = group_advantages(sums, ddof=ddof, eps=eps)
     ends = np.cumsum([len(group) for group in groups])
     return np.split(normalised, ends[:-1]) if groups else []
+
+
+def _sum_of_correlations(group: Sequence[Mapping[str, Reward]], parts: Sequence[Array]) -> float:
+    """Return the sum of Pearson's correlations of all pairs of components, each with itself included."""
+    names = dict.fromkeys(name for response in group for name in response)
+    known = [np.array([response.get(name) is not None for response in group]) for name in names]
+    total = float(sum(part.any() for part in parts))
+    for (one, has_one), (other, has_other) in combinations(zip(parts, known, strict=True), 2):
+        both = has_one & has_other
+        x, y = (_centre(part[both].tolist(), 0)[0] if both.any() else [] for part in (one, other))
+        spread = math.sqrt(math.fsum(a * a for a in x) * math.fsum(b * b for b in y))
+        total += 2 * math.fsum(a * b for a, b in zip(x, y, strict=True)) / spread if spread > 0 else 0.0
+    return total
 
 
 def normalise_steps(

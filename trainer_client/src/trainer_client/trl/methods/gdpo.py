@@ -1,5 +1,7 @@
 """GDPO: each component of a reward is normalised within the group before they are added (arXiv:2601.05242).
 
+With `scaled_by="correlations"`, their sum is divided by their correlations instead (CorrGRPO, arXiv:2609.36820).
+
 GRPO normalises the sum of a response's rewards, so that responses with the same total by different criteria have the
 same advantage. GDPO normalises each component, adds them with their weights, and normalises the sums over the batch.
 The components are those of the rubric's reward. What penalties and other reward functions add is one more component, of
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_client.advantages import component_advantages
+from trainer_client.advantages import ScaledBy, component_advantages
 from trainer_client.trl.methods.base import NO_ADVANTAGE, Array, Method, Rollout
 
 OTHER = "(other rewards and penalties)"
@@ -22,9 +24,14 @@ _SINGLE_PRECISION = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Gdpo(Method):
-    """Advantages from component rewards."""
+    """Advantages from component rewards.
+
+    Attributes:
+        scaled_by: `deviations` for each component by its own (GDPO), `correlations` for their sum by theirs (CorrGRPO).
+    """
 
     always_scales: ClassVar[bool] = True
+    scaled_by: ScaledBy = "deviations"
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
@@ -34,7 +41,9 @@ class Gdpo(Method):
     def batch_advantages(self, groups: Sequence[Sequence[Rollout]]) -> list[Array]:
         """Compute the advantages of all rollouts of a batch, one number for all tokens of a response."""
         weights = [_weights(group) for group in groups]
-        advantages = component_advantages(list(map(_components, groups)), weights, ddof=self.ddof, eps=self.eps)
+        advantages = component_advantages(
+            list(map(_components, groups)), weights, ddof=self.ddof, eps=self.eps, scaled_by=self.scaled_by
+        )
         return [advantage for group in advantages for advantage in group]
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
