@@ -80,6 +80,8 @@ def test_a_failed_component_is_an_error_since_swift_would_count_0(away):
         computed(rubric_orms(["exact"], rubric=RUBRIC, components="criterion", **away), ["14"])
     with pytest.raises(ValueError, match="components='criterion', 'kind' or 'tag'"):
         rubric_orms(["exact"], "http://judge.invalid", RUBRIC)
+    with pytest.raises(ValueError, match="use components='tag'"):
+        rubric_orms(["exact"], "http://judge.invalid", RUBRIC, components="criterion", weighting="contrast")
 
 
 def test_a_ranking_needs_whole_groups():

@@ -93,10 +93,12 @@ def rubric_orms(
         options: as for `RubricScorer`; `components` is needed.
 
     Raises:
-        ValueError: the option `components` is missing.
+        ValueError: the option `components` is missing, or its components have other weights in each group.
     """
     if options.get("components") is None:
         raise ValueError("say what the components are: components='criterion', 'kind' or 'tag'")
+    if options.get("weighting") == "contrast" and options["components"] != "tag":
+        raise ValueError("under the weighting 'contrast' only the weights of tags stay the same; use components='tag'")
     shared: list[_Judging] = []
 
     def function(component: str) -> type[AsyncORM]:

@@ -199,7 +199,9 @@ async def _judge(request: Request, keys: IdempotencyKeys, name: str, work: Rewar
     try:
         (scored,) = await score_responses(request, work)
         scores: dict[str, float | None] = {verdict.criterion: verdict.score for verdict in scored.verdicts}
-        dimensions = {name: {"score": score} for name, score in (component_rewards(scored) or scores).items()}
+        if work.reward.components is not None:
+            scores = {**component_rewards(scored)}
+        dimensions = {name: {"score": score} for name, score in scores.items()}
         result = RollResult(errcode=0, reward_score=scored.reward, dimention_reward_score=dimensions)
     except ServiceError as error:
         result = _failed(error.detail)
