@@ -26,7 +26,11 @@ TRAININGS = {
     "rgr with a server": {"method": "rgr"},
     "dro": {"method": "dro", "method_options": {"every": 1, "p_min": 0.0, "p_max": 1.0}},
     "ruscarl": {"method": "ruscarl", "method_options": {"decay": "constant"}},
-    "ruscarl corrected": {"method": "ruscarl", "method_options": {"decay": "constant", "ratio": "corrected"}},
+    "ruscarl corrected": {
+        "method": "ruscarl",
+        "method_options": {"decay": "constant", "ratio": "corrected"},
+        "num_iterations": 2,
+    },
     "ruscarl with a server": {"method": "ruscarl", "method_options": {"decay": "constant", "ratio": "scaffolded"}},
 }
 LOGGED = {
@@ -89,7 +93,18 @@ def test_two_ranks_end_with_the_weights_of_one_process(trained, name):
 @pytest.mark.parametrize("name", TRAININGS)
 def test_two_ranks_log_the_metrics_of_one_process(trained, name):
     alone, first = (torch.load(trained / name / f"rank0-of-{ranks}.pt")["log"][:2] for ranks in (1, 2))
-    families = ("rewards/", "rubric/left", "groups/", "steps/", "rgr/", "dro/", "scaffold/", "measures/", "refill/")
+    families = (
+        "rewards/",
+        "rubric/left",
+        "groups/",
+        "steps/",
+        "rgr/",
+        "dro/",
+        "scaffold/",
+        "measures/",
+        "refill/",
+        "policy/",
+    )
     for mine, theirs in zip(alone, first, strict=True):
         wanted = {key: value for key, value in mine.items() if key.startswith(families)}
         assert {key: value for key, value in theirs.items() if key.startswith(families)} == pytest.approx(wanted)
@@ -102,6 +117,7 @@ def test_the_compared_features_were_exercised(trained):
     assert [one["rgr/refined"] for one in logs["rgr"][:2]] == [1 / 8, 0.0]
     assert logs["srar"][0]["measures/loops"] == 1 / 8
     assert logs["ruscarl"][0]["scaffold/prompts"] == 0.75
+    assert logs["ruscarl corrected"][0]["policy/self_internalization_gap"] != 0.0
     assert [one["refill/left"] for one in logs["refilled"][:2] + logs["refilled rgr"][:2]] == [0.0] * 4
     assert min(one["refill/rounds"] for one in logs["refilled"][:2]) >= 1
     assert logs["refilled rgr"][0]["measures/off_policy"] == 1 / 8
