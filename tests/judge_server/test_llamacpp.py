@@ -378,6 +378,44 @@ async def test_a_killed_child_is_restarted_with_the_same_model(spare_llamacpp: L
         assert dead != spare_llamacpp._process.pid
 
 
+async def test_a_sleeping_model_has_no_process_and_gives_the_same_answers_when_it_wakes(
+    spare_llamacpp: LlamaCppEngine,
+) -> None:
+    batch = asked("Is it?", "Is it not?")
+    before = [reply.masses for reply in await replies(spare_llamacpp, batch)]
+    pid = spare_llamacpp._process.pid
+    for _ in range(2):
+        await spare_llamacpp.sleep()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    assert not await spare_llamacpp.ready()
+    with pytest.raises(EngineUnavailable, match="asleep"):
+        await spare_llamacpp.count_tokens(batch)
+    for _ in range(2):
+        await spare_llamacpp.wake()
+    assert await spare_llamacpp.ready()
+    assert [reply.masses for reply in await replies(spare_llamacpp, batch)] == before
+    kill(spare_llamacpp)
+    assert await until_it_says(spare_llamacpp) == ""
+    assert await spare_llamacpp.ready()
+
+
+async def test_a_model_whose_file_has_changed_while_it_slept_does_not_wake(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    shutil.copy(fetch(MODEL), model)
+    engine = LlamaCppEngine(str(model), context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    await engine.sleep()
+    with model.open("ab") as file:
+        file.write(b"another")
+    with pytest.raises(EngineUnavailable, match="has changed; restart the service"):
+        await engine.wake()
+    shutil.copy(fetch(MODEL), model)
+    await engine.wake()
+    assert await engine.ready()
+    await engine.close()
+
+
 async def test_a_child_is_not_restarted_on_a_changed_model_file(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     shutil.copy(fetch(MODEL), model)

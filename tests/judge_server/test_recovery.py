@@ -9,6 +9,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
+from judge_server.scheduling.admission import Admission, QueueRules
 from judge_server.scheduling.call_runner import EngineRecovery
 from tests.judge_server.support import criteria, deadline_after, judge, plans
 
@@ -60,7 +61,7 @@ async def test_calls_are_retried_when_a_restarted_engine_is_back() -> None:
 async def test_all_waiting_calls_share_one_readiness_poll() -> None:
     engine = RestartingEngine()
     engine.there = False
-    recovery = EngineRecovery(engine)
+    recovery = EngineRecovery(engine, Admission(lambda: 1, QueueRules()))
     waits = [asyncio.create_task(recovery.wait(0.05, await deadline_after())) for _ in range(50)]
     await asyncio.sleep(0.3)
     looks = engine.looks

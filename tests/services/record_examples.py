@@ -69,7 +69,7 @@ async def with_key(url: str) -> str:
     """Create a key with all permissions."""
     await asyncio.to_thread(migrations.upgrade, url)
     tenants, made = TenantStore(url), make_key()
-    scopes = ("admin", "metrics", "projects:write")
+    scopes = ("admin", "metrics", "projects:write", "judges:write")
     await tenants.add_key("default", made.id, made.digest, scopes=scopes, label="operator")
     await tenants.close()
     return made.text
@@ -157,6 +157,9 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     ask("operation_results", "GET", f"/v1/operations/{id_}/results", accept="application/x-ndjson")
     ask("cancel_operation", "DELETE", f"/v1/operations/{id_}")
     ask("retry_operation", "POST", f"/v1/operations/{id_}/retry")
+    for verb in ("sleep", "wake"):
+        name = "put_judge_to_sleep" if verb == "sleep" else "wake_judge"
+        ask(name, "POST", f"/v1/judges/default/{verb}", {"owner": RUN, "lease_s": 900})
     recorder.examples["create_key"]["application/json"]["key"] = f"adj_{made['id']}_…"
     return recorder.examples
 

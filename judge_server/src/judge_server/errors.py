@@ -199,6 +199,10 @@ class EngineUnavailable(Exception):
     """The engine is not started, is closed, or its process has died."""
 
 
+class CannotSleep(EngineUnavailable):
+    """The engine has no way to release its model's memory as it was started; the message says how to start it."""
+
+
 class EngineStartError(Exception):
     """The engine cannot start; the message says why and what to do."""
 

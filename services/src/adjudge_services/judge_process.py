@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from adjudge_services.judges import build_engine, build_judge, load_judge, wait_for_engine_failure
+from adjudge_services.judges import build_executor, build_judge, load_judge, wait_for_engine_failure
 from adjudge_services.settings import Settings
 from judge_server.errors import EngineStartError
 from judge_server.remote.serving import JudgeProcess, create_judge_app
-from judge_server.scheduling.executor import LocalExecutor
 
 
 def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) -> FastAPI:
@@ -21,7 +20,7 @@ def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) ->
     """
     token = settings.judge_token
     process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
-    judge = build_judge(LocalExecutor(build_engine(settings), rules=settings.queue_rules), settings)
+    judge = build_judge(build_executor(settings), settings)
 
     def set_problem(why: str) -> None:
         process.problem = why

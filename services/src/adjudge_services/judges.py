@@ -203,11 +203,16 @@ def local_judges(settings: Settings) -> dict[str, AnyJudge]:
     """
     given = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
     judges = {
-        name: build_judge(LocalExecutor(build_engine(settings, url), rules=settings.queue_rules), settings)
+        name: build_judge(build_executor(settings, url), settings)
         for name, url in given.items()
         if isinstance(url, str)
     }
     return with_combined(judges, given)
+
+
+def build_executor(settings: Settings, url: str | None = None) -> LocalExecutor:
+    """The executor of an engine in this process, by default of the default judge. Raises `ValueError`."""
+    return LocalExecutor(build_engine(settings, url), rules=settings.queue_rules, resting=settings.resting_state)
 
 
 def with_combined(judges: Mapping[str, Judge], given: Mapping[str, str | CombinedJudgeSettings]) -> dict[str, AnyJudge]:

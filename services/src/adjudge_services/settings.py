@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from trainer_client.wire.judges import RestingState
 from trainer_client.wire.monitors import MonitorThresholds
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ class Settings(BaseSettings):
     """Share of the engine for bulk work while online work waits."""
     engine_batches: int | Literal["auto"] | None = None
     """Responses at the engine at a time: a number, or auto to adapt up to the engine's limit."""
+    resting_state: RestingState = "awake"
+    """Whether judges in this process are awake or asleep while nobody holds a lease on them: awake or asleep."""
     min_choice_mass: float = Field(default=MIN_CHOICE_MASS, ge=0, lt=1)
     """Total probability that the judge must give the answer choices; below it a verdict fails."""
     ledger: Literal["all", "verdicts", "off"] = "all"

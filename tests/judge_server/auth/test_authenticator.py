@@ -33,6 +33,7 @@ async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
         ("read", {"read"}),
         ("rubrics:write", {"read", "rubrics:write"}),
         ("labels:write", {"read", "labels:write"}),
+        ("judges:write", {"read", "judges:write"}),
         ("metrics", {"metrics"}),
         ("admin", {"read", "score", "rubrics:write", "labels:write", "admin"}),
         ("invented", set()),
@@ -41,7 +42,7 @@ async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
 async def test_a_scope_grants_its_permissions_and_no_others(scope: str, permissions: set[str]) -> None:
     key_store = InMemoryApiKeyStore()
     identity = await key_store.authenticator().identify(bearer(key_store.add(scope).text))
-    for wanted in ("read", "score", "rubrics:write", "labels:write", "metrics", "admin"):
+    for wanted in ("read", "score", "rubrics:write", "labels:write", "judges:write", "metrics", "admin"):
         if wanted in permissions:
             require_scope(identity, wanted)
         else:

@@ -23,6 +23,7 @@ KEYED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}
 CONCRETE = {
+    "judges/{name}": "judges/default",
     "{name}": "team/a",
     "{alias}": "production",
     "{reference}/retirement": "team/a@1/retirement",
@@ -84,6 +85,8 @@ def scope_for(method: str, path: str) -> str:
         return "admin"
     if path.startswith("/v1/projects"):
         return "projects:write"
+    if path.startswith("/v1/judges"):
+        return "judges:write"
     if path in ("/v1/rewards", "/v1/rewards/recompute", "/v1/comparisons") or path.startswith("/v1/compat/"):
         return "score"
     if method == "GET":

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from judge_server.ports import Batch
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount
+from judge_server.scheduling.sleep import Lease, SleepReport
 
 GOLDEN = Path(__file__).parents[1] / "golden/remote.json"
 COMMAND = "python -m tests.judge_server.remote.golden_messages"
@@ -18,7 +19,7 @@ COMMAND = "python -m tests.judge_server.remote.golden_messages"
 
 def protocol_schema() -> dict[str, Any]:
     """The protocol version, and the schema of each message without its descriptions."""
-    messages = (Handshake, ShardRequest, ResultEvent, TokenCount, Batch)
+    messages = (Handshake, ShardRequest, ResultEvent, TokenCount, Batch, Lease, SleepReport)
     return {
         "protocol": PROTOCOL_VERSION,
         "messages": {m.__name__: _bare(TypeAdapter(m).json_schema()) for m in messages},

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from judge_server.api import decisions, ledger, operations, probes, projects, rubrics, scores, scoring
+from judge_server.api import decisions, judges, ledger, operations, probes, projects, rubrics, scores, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
@@ -54,6 +54,7 @@ _AUTHENTICATED_ROUTERS = (
     projects.router,
     projects.projects_router,
     projects.keys_router,
+    judges.router,
     operations.router,
 )
 """The routers that require an API key with the scope they declare. The health routes are open."""
@@ -129,6 +130,7 @@ TAGS = (
     ("rubrics", "Versions of rubrics, their aliases, tags and retirement."),
     ("operations", "Long work: submit, follow, read, cancel and retry it."),
     ("project", "The project of a key: its limits, usage, keys and audit log."),
+    ("judges", "Put a judge to sleep, and wake it."),
     ("service", "Health, capabilities and metrics."),
 )
 """The tags of the routes, in the order of the document, and what each is about."""

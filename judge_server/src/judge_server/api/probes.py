@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
+from pydantic import Field
 
 from judge_server.api.auth import RequiredScope
 from judge_server.api.http import problems
@@ -20,7 +21,7 @@ from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady
-from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics
+from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics, SleepMetrics
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scoring.combined import AnyJudge
@@ -33,7 +34,8 @@ from trainer_client.wire import (
     RewardMode,
     VerificationMethod,
 )
-from trainer_client.wire.base import AnswerModel
+from trainer_client.wire.base import AnswerModel, is_unset
+from trainer_client.wire.judges import SleepState
 
 health_router = APIRouter(tags=["service"])
 
@@ -54,13 +56,15 @@ class Health(AnswerModel):
 
 
 class Readiness(AnswerModel):
-    """Every checked part is ready.
+    """Every checked part is ready. A judge that is asleep is ready: it takes calls, and answers them when it is awake.
 
     Attributes:
         checks: by part, whether it is ready.
+        sleep: the judges that are asleep or on their way, by name; left out if all are awake.
     """
 
     checks: dict[str, bool]
+    sleep: dict[str, SleepState] = Field(default={}, exclude_if=is_unset)
 
 
 class EngineCapabilities(AnswerModel):
@@ -163,7 +167,8 @@ async def readyz(request: Request, only: SelectedChecks = ()) -> Readiness | Res
         reasons = [service.not_ready_reason, f"ledger: {failure_reason}" if failure_reason else ""]
         why = f" ({'; '.join(filter(None, reasons))})" if any(reasons) else ""
         raise NotReady(f"not ready: {failing}{why}", retry_after_s=2)
-    return Readiness(checks=checks)
+    states = {name: judge.executor.sleep_state for name, judge in service.judges.items()}
+    return Readiness(checks=checks, sleep={name: state for name, state in states.items() if state != "awake"})
 
 
 @health_router.get(
@@ -269,9 +274,10 @@ async def metrics(request: Request) -> Response:
 
 
 def judge_metrics_page(judges: Mapping[str, AnyJudge], others: Iterable[MetricSource] = ()) -> bytes:
-    """The metrics page of judges by name, of their pools, and of other sources."""
+    """The metrics page of judges by name, of their pools and sleep, and of other sources."""
     pools = PoolMetrics({name: judge.executor.members() for name, judge in judges.items()})
-    return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, *others])
+    sleep = SleepMetrics({name: judge.executor.sleep_state for name, judge in judges.items()})
+    return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, sleep, *others])
 
 
 MAX_PROBE_BODY_BYTES = 1024

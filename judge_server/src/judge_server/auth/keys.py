@@ -116,10 +116,11 @@ SCOPE_PERMISSIONS: Mapping[str, frozenset[str]] = {
     "rubrics:write": frozenset({"read", "rubrics:write"}),
     "labels:write": frozenset({"read", "labels:write"}),
     "projects:write": frozenset({"read", "projects:write"}),
+    "judges:write": frozenset({"read", "judges:write"}),
     "metrics": frozenset({"metrics"}),
     "admin": frozenset({"read", "score", "rubrics:write", "labels:write", "admin"}),
 }
-"""The permissions of each scope of a key. Only `metrics` and `projects:write` concern all projects."""
+"""The permissions of each scope of a key. Only `metrics`, `projects:write` and `judges:write` concern all projects."""
 
 
 @dataclass(frozen=True, slots=True)

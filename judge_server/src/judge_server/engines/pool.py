@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import asdict, replace
 from typing import Any
 
-from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.errors import CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
-from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, PoolState, Reply
+from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, PoolState, Reply, SleepingEngine
 
 log = logging.getLogger("adjudge")
 
@@ -54,6 +54,7 @@ class PooledEngine:
         name: the member's name, without credentials.
         engine: the current engine; a new one after each start.
         up: whether it has started and is the same judge as the pool.
+        asleep: whether it may have released its memory, so that it must be woken before it is asked.
         why: why it is not up, if it is not.
         may_recover: whether its last start failed in a way that may pass.
         batches: how many batches it takes at a time; 0 until it has been up.
@@ -63,6 +64,7 @@ class PooledEngine:
         self.name = name
         self.engine = make()
         self.up = False
+        self.asleep = False
         self.why = "it has not started yet"
         self.may_recover = False
         self.batches = 0
@@ -91,12 +93,30 @@ class PooledEngine:
     def accept(self, identity: EngineIdentity) -> None:
         """Mark the engine as up, as the same judge as the pool."""
         self.up, self.why, self.batches = True, "", identity.concurrent_batches
+        self.asleep = False
         self._start_breaker.succeeded()
 
     def reject(self, why: str) -> None:
         """Mark the engine as a different judge, to be started again after a pause."""
         self.up, self.why = False, why
         self._start_breaker.failed()
+
+    async def sleep(self) -> None:
+        """Have the engine release its memory. Raises as `SleepingEngine.sleep` does."""
+        if not isinstance(self.engine, SleepingEngine):
+            raise CannotSleep(f"{self.name}: its engine cannot release its memory while it stays started")
+        self.asleep = True
+        try:
+            await self.engine.sleep()
+        except EngineUnavailable as error:
+            self.asleep = not isinstance(error, CannotSleep)
+            raise type(error)(f"{self.name}: {error}") from error
+
+    async def wake(self) -> None:
+        """Have the engine take its memory again. Raises `EngineUnavailable`."""
+        if self.asleep and isinstance(self.engine, SleepingEngine):
+            await self.engine.wake()
+            self.asleep = False
 
     async def close(self) -> None:
         """Cancel a start in progress, and release the engine."""
@@ -142,6 +162,7 @@ class EnginePool:
         self._pool = Pool(pooled, self._check_health, rules)
         self._straggler_timeout_s = straggler_timeout_s
         self._identity: EngineIdentity | None = None
+        self._asleep = False
 
     def members(self) -> list[MemberView]:
         """Return each member's name, state and number of calls in flight."""
@@ -245,6 +266,37 @@ class EnginePool:
         available = [member for member in self._pool.members if member.available]
         return any(await asyncio.gather(*(member.target.engine.ready() for member in available)))
 
+    async def sleep(self) -> None:
+        """Put every member that is up to sleep. Members are not checked, and not started, until `wake`.
+
+        Raises:
+            CannotSleep: a member cannot sleep; the others are awake again.
+            EngineUnavailable: a member failed to fall asleep.
+        """
+        self._asleep = True
+        up = [member.target for member in self._pool.members if not member.gone.is_set()]
+        done = await asyncio.gather(*(pooled.sleep() for pooled in up), return_exceptions=True)
+        errors = [error for error in done if isinstance(error, BaseException)]
+        if refusal := next((error for error in errors if isinstance(error, CannotSleep)), None):
+            await self.wake()
+            raise refusal
+        if errors:
+            raise errors[0]
+
+    async def wake(self) -> None:
+        """Wake every member. One that fails is out of the pool until it is started again.
+
+        Raises `EngineUnavailable` if none is awake.
+        """
+        up = [member for member in self._pool.members if not member.gone.is_set()]
+        done = await asyncio.gather(*(member.target.wake() for member in up), return_exceptions=True)
+        failed = [(member, error) for member, error in zip(up, done, strict=True) if isinstance(error, BaseException)]
+        if len(failed) == len(self._pool.members):
+            raise EngineUnavailable("; ".join(f"{member.name}: {error}" for member, error in failed))
+        for member, error in failed:
+            member.mark_down(f"it does not wake: {error}")
+        self._asleep = False
+
     async def close(self) -> None:
         """Release all members; calls in flight fail."""
         await self._pool.close()
@@ -285,7 +337,10 @@ class EnginePool:
 
     async def _check_health(self, pooled: PooledEngine) -> bool:
         """Whether a member is healthy. One that is down is started again, and accepted if it is the same judge."""
-        if pooled.up and not self._pool.member(pooled.name).gone.is_set():
+        gone = self._pool.member(pooled.name).gone.is_set()
+        if self._asleep:
+            return not gone
+        if pooled.up and not gone:
             return await pooled.engine.ready()
         pooled.up = False
         reported = pooled.why
@@ -295,6 +350,8 @@ class EnginePool:
         assert self._identity is not None
         if not (differs := difference(identity, self._identity)):
             pooled.accept(identity)
+            if self._asleep:  # the others fell asleep while this one was started
+                await pooled.sleep()
             return True
         why = f"it came back as another judge: {differs}"
         if why != reported:

@@ -139,6 +139,7 @@ class ScriptedEngine:
         self._weights_digest = weights_digest
         self._running_calls = RunningCalls()
         self._running = False
+        self._asleep = False
 
     @property
     def concurrent_calls(self) -> int | None:
@@ -198,6 +199,14 @@ class ScriptedEngine:
         """Whether the engine was started and not closed."""
         return self._running
 
+    async def sleep(self) -> None:
+        """Fail every call from now on, as a model without its memory would."""
+        self._asleep = True
+
+    async def wake(self) -> None:
+        """Answer calls again."""
+        self._asleep = False
+
     async def close(self) -> None:
         """Close; later calls fail."""
         self._running = False
@@ -208,8 +217,8 @@ class ScriptedEngine:
             return self._outcome(batch, call)
 
     def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailure:
-        if not self._running:
-            return CallFailure("engine", "the scripted engine is closed")
+        if not self._running or self._asleep:
+            return CallFailure("engine", f"the scripted engine is {'asleep' if self._asleep else 'closed'}")
         if (tokens := _room(batch, call)) > self._context_tokens:
             return CallFailure("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}")
         outcome = self._script(batch, call)

@@ -18,6 +18,7 @@ from judge_server.pools import MemberView
 from judge_server.ports.stores import LedgerState
 from rubric_store.operations.rows import OperationCounts
 from trainer_client.wire import DEFAULT_JUDGE
+from trainer_client.wire.judges import SleepState
 from trainer_client.wire.operations import OperationKind
 from trainer_client.wire.tenants import Project
 
@@ -207,6 +208,20 @@ class PoolMetrics:
         if any(self._members_of.values()):
             yield up
             yield load
+
+
+class SleepMetrics:
+    """Which judges are asleep, by the judge's name."""
+
+    def __init__(self, states: Mapping[str, SleepState]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[Metric]:
+        """1 for a judge that is asleep, falls asleep or wakes, and 0 for one that is awake."""
+        asleep = GaugeMetricFamily("adjudge_judge_asleep", "Whether a judge answers no calls now", labels=["judge"])
+        for judge, state in self._states.items():
+            asleep.add_metric(["" if judge == DEFAULT_JUDGE else judge], float(state != "awake"))
+        yield asleep
 
 
 class AccessMetrics:

@@ -22,6 +22,7 @@ from judge_server.ports.engine import (
     Reasoning,
     Reply,
     SamplingOptions,
+    SleepingEngine,
     TextOutput,
     TokenChoice,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "RubricValidations",
     "RunReader",
     "SamplingOptions",
+    "SleepingEngine",
     "TextOutput",
     "TokenChoice",
     "VerdictCache",

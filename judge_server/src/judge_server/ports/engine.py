@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from judge_server.pools import MemberView
 from trainer_client.wire import FailureKind
@@ -270,3 +270,25 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Release the model; calls in flight fail."""
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """What an engine has besides the methods of `Engine` if it can release its model's memory while it stays started.
+
+    Both methods are called while no batch is at the engine, one at a time, and may be repeated.
+    """
+
+    async def sleep(self) -> None:
+        """Release the model's memory.
+
+        Raises:
+            CannotSleep: it cannot, the way it was started; the model is as it was.
+            EngineUnavailable: it failed; how far it came is unknown.
+        """
+
+    async def wake(self) -> None:
+        """Load the same model again, so that calls get the answers that they got before, also after a failed `sleep`.
+
+        Raises `EngineUnavailable`, which says why, if it cannot now.
+        """

@@ -472,6 +472,9 @@ class KeyAdministration(Protocol):
 class AuditTrail(Protocol):
     """Reads the audit trail, which every change adds to."""
 
+    async def record_change(self, project_id: str, action: str, subject: str, after: str) -> None:
+        """Add an entry for a change that no store makes; raises `ConnectionError` if that is impossible now."""
+
     async def audit(self, project_id: str, *, subject: str | None, limit: int, after: str | None = None) -> AuditTail:
         """Return a page of the changes of a project, newest first, optionally of one subject.
 

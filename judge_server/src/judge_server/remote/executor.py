@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.engines.openai.http import retry_after_s
-from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
+from judge_server.errors import CannotSleep, EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.results import (
     Caller,
@@ -39,8 +39,10 @@ from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEven
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scheduling.sleep import Lease, SleepReport, hold_all, together
 from trainer_client import __version__
 from trainer_client.wire import Problem
+from trainer_client.wire.judges import SleepState
 
 log = logging.getLogger("adjudge")
 
@@ -59,7 +61,7 @@ HEARTBEATS_MISSED = 3
 """How many heartbeats a judge may miss before the connection counts as lost."""
 
 ROOT = "/internal/v1"
-BATCH = TypeAdapter(Batch)
+BATCH, LEASE, REPORT = TypeAdapter(Batch), TypeAdapter(Lease), TypeAdapter(SleepReport)
 _JSON = {"Content-Type": "application/json"}
 
 _BROKEN = (httpx2.HTTPError, OSError, RuntimeError, AttributeError)
@@ -182,6 +184,24 @@ class JudgeClient:
         except (*_BROKEN, ValidationError, Overloaded) as error:
             raise self._unavailable(error) from error
 
+    async def hold(self, lease: Lease) -> SleepReport:
+        """Give the judge a lease, and wait until its engine follows.
+
+        Raises:
+            CannotSleep: its engine cannot sleep.
+            NotReady: it failed to fall asleep or to wake, or does not answer.
+        """
+        try:
+            answer = await self._client.post(f"{ROOT}/leases", content=LEASE.dump_json(lease), headers=_JSON)
+            if answer.status_code == HTTPStatus.OK:
+                return REPORT.validate_json(answer.content)
+            problem = Problem.model_validate_json(answer.content)
+        except (*_BROKEN, ValidationError) as error:
+            raise NotReady(str(self._unavailable(error)), retry_after_s=2) from error
+        if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise CannotSleep(problem.detail)
+        raise NotReady(f"the judge at {self.url}: {problem.detail}", retry_after_s=2)
+
     async def close(self) -> None:
         """Close every connection; requests in progress fail."""
         await self._client.aclose()
@@ -231,6 +251,7 @@ class RemoteExecutor:
         self._pool = Pool({link.url: link for link in links}, self._check_health, rules)
         self._identified = asyncio.Event()
         self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
+        self._sleep_states: dict[str, SleepState] = {}
 
     @property
     def unavailable_reason(self) -> str:
@@ -243,6 +264,30 @@ class RemoteExecutor:
             f"every judge speaks protocol {theirs} and this api {PROTOCOL_VERSION}; "
             "it waits for judges of its own version"
         )
+
+    @property
+    def sleep_state(self) -> SleepState:
+        """The state that all judges which are up had at their last health check, or whether they are on their way."""
+        return together(SleepReport(self._sleep_states.get(link.url, "awake")) for link in self._up).state
+
+    async def hold(self, lease: Lease) -> SleepReport:
+        """Give the lease to every judge that is up. One that is down holds no memory, and starts in its resting state.
+
+        Raises the first error, when all have followed or failed.
+        """
+        if not self._up:
+            raise NotReady("no judge is available; see the api's log for the reason", retry_after_s=2)
+
+        async def hold(link: JudgeClient) -> SleepReport:
+            report = await link.hold(lease)
+            self._sleep_states[link.url] = report.state
+            return report
+
+        return await hold_all([hold(link) for link in self._up])
+
+    @property
+    def _up(self) -> list[JudgeClient]:
+        return [member.target for member in self._pool.members if not member.gone.is_set()]
 
     def members(self) -> list[MemberView]:
         """Return the judges, available or not."""
@@ -299,6 +344,7 @@ class RemoteExecutor:
             self._errors[link.url] = error
             raise
         self._errors.pop(link.url, None)
+        self._sleep_states[link.url] = handshake.sleep_state
         if handshake.identity is None or not handshake.ready:
             return False
         if not self._identified.is_set():

@@ -26,6 +26,7 @@ from judge_server.ports import (
     LabelChoice,
     TokenChoice,
 )
+from trainer_client.wire.judges import SleepState
 
 PROTOCOL_VERSION = 6
 """Raised whenever one end would misunderstand the other."""
@@ -46,7 +47,8 @@ class ProtocolMessage(BaseModel):
 class Handshake(ProtocolMessage):
     """A judge's identity, and whether it can judge now. Without an identity, it has not started yet.
 
-    `heartbeat_s` is the longest time between two lines of an answer in progress; 0 for no guarantee.
+    `heartbeat_s` is the longest time between two lines of an answer in progress; 0 for no guarantee. A judge that is
+    asleep is ready, because it takes calls and answers them when it is awake.
     """
 
     protocol: int
@@ -54,6 +56,7 @@ class Handshake(ProtocolMessage):
     identity: EngineIdentity | None
     ready: bool
     heartbeat_s: float = 0.0
+    sleep_state: SleepState = "awake"
 
 
 @dataclass(frozen=True, slots=True)

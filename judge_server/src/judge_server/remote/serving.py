@@ -19,7 +19,7 @@ from judge_server.api.http import problems
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
-from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady
+from judge_server.errors import CannotSleep, EngineUnavailable, InvalidRequest, NotReady
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.results import Caller, Outcomes
 from judge_server.observability.logs import bind_log_context
@@ -28,6 +28,7 @@ from judge_server.ports import Batch
 from judge_server.queueing import label_of_run
 from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
+from judge_server.scheduling.sleep import Lease, SleepReport
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -140,6 +141,7 @@ async def _handshake(process: Process) -> Response:
         identity=judge.identity if judge else None,
         ready=judge is not None and await judge.executor.ready(),
         heartbeat_s=HEARTBEAT_INTERVAL_S,
+        sleep_state="awake" if judge is None else judge.executor.sleep_state,
     )
     return Response(message.model_dump_json(), media_type="application/json")
 
@@ -153,6 +155,17 @@ async def _tokens(request: Request, process: Process) -> Response:
         return JSONResponse({"tokens": await process.ready_judge().executor.count_tokens(batch)})
     except EngineUnavailable as error:
         raise NotReady(str(error), retry_after_s=2) from error
+
+
+@_judging.post("/leases")
+async def _leases(request: Request, process: Process) -> Response:
+    lease = await _message(request, _LEASE)
+    executor = process.ready_judge().executor
+    try:
+        report = await run_while_connected(request, executor.hold(lease))
+    except CannotSleep as error:
+        raise InvalidRequest(str(error)) from error
+    return Response(_REPORT.dump_json(report), media_type="application/json")
 
 
 @_judging.post("/outcomes")
@@ -204,6 +217,7 @@ async def _encoded(first: ResultEvent, events: AsyncGenerator[ResultEvent, None]
 
 
 _BATCH, _SHARD = TypeAdapter(Batch), TypeAdapter(ShardRequest)
+_LEASE, _REPORT = TypeAdapter(Lease), TypeAdapter(SleepReport)
 _JSON = re.compile(r"\s*application/json\s*(;|$)", re.IGNORECASE)
 
 

@@ -50,6 +50,9 @@ class ConcurrencyLimit:
     def record_rejection(self) -> None:
         """Record that the engine refused a call because it is overloaded."""
 
+    def restart(self) -> None:
+        """Leave a pause out of what is measured."""
+
 
 class AdaptiveLimit(ConcurrencyLimit):
     """A limit found by hill climbing on throughput (tokens per second), measured while work waits.
@@ -103,6 +106,10 @@ class AdaptiveLimit(ConcurrencyLimit):
             self._end_trial()
             self._start_window()
             self._refused = True
+
+    def restart(self) -> None:
+        """Measure anew: nothing was sent during the pause."""
+        self._start_window()
 
     def _learn(self, rate: float) -> None:
         if self._tried_from is None:
@@ -202,6 +209,8 @@ class QueueEntry:
 class Admission:
     """The queue in front of an engine that takes `capacity()` batches at a time.
 
+    While it is `paused`, no batch is sent to the engine, and batches wait.
+
     The capacity may change. If it drops to 0, the last one stays in force: calls sent to the engine fail, and the call
     runner holds them until the engine is back.
 
@@ -216,6 +225,7 @@ class Admission:
         limits: the limits on calls queued or at the engine.
         concurrency: how many batches may be at the engine.
         calls_at_engine: the number of calls at the engine, by run.
+        paused: whether batches wait until `resume`.
         counts_calls: whether the engine works on a fixed number of calls, so that each answer must be reported to
             `record_answer`.
     """
@@ -238,6 +248,8 @@ class Admission:
             rules.weights, bulk_share=rules.bulk_share, idle_credit_s=IDLE_CREDIT_S, clock=clock
         )
         self._run_at_engine = rules.run_at_engine
+        self.paused = False
+        self._on_idle: Callable[[], None] = _no_op
         self._batches_at_engine = 0
         self.counts_calls = calls is not None
         self._places = math.inf if calls is None else calls
@@ -288,8 +300,25 @@ class Admission:
             queue_entry.fair_item.priority = "online"
             self._queue.push(queue_entry.fair_item)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is at the engine."""
+        return self._batches_at_engine == 0
+
+    def pause(self, on_idle: Callable[[], None]) -> None:
+        """Send no batch to the engine until `resume`. Calls `on_idle` when the last batch has left it."""
+        self.paused, self._on_idle = True, on_idle
+
+    def resume(self) -> None:
+        """Send batches to the engine again."""
+        self.paused, self._on_idle = False, _no_op
+        self.concurrency.restart()
+        self._dispatch()
+
     def _dispatch(self) -> None:
         """Hand free places to the next entries in the queue."""
+        if self.paused:
+            return
         self._refresh_capacity()
         while (
             len(self._queue) and self._batches_at_engine < self.concurrency.limit and self._places_taken < self._places
@@ -323,6 +352,8 @@ class Admission:
         if self.calls_at_engine[run] <= 0:
             del self.calls_at_engine[run]
         queue_entry.at_engine = False
+        if self.idle:
+            self._on_idle()
         asyncio.get_running_loop().call_soon(
             self._dispatch
         )  # later, so that retries of the same response can queue first
@@ -335,6 +366,10 @@ def estimated_tokens(batch: Batch) -> float:
     """
     characters = len(batch.system) + len(batch.shared) + sum(len(call.question) for call in batch.calls)
     return max(1.0, characters / CHARACTERS_PER_TOKEN) + IMAGE_TOKENS * len(batch.images)
+
+
+def _no_op() -> None:
+    """Do nothing: nobody waits for the engine to be idle."""
 
 
 def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:

@@ -61,7 +61,7 @@ class CallRunner:
         self.admission = admission
         self.write_buffer = write_buffer
         self.metrics = metrics
-        self.recovery = EngineRecovery(engine)
+        self.recovery = EngineRecovery(engine, admission)
 
 
 class Subscriber:
@@ -527,10 +527,14 @@ async def _answer_in_span(engine: Engine, batch: Batch) -> AsyncIterator[BatchOu
 
 
 class EngineRecovery:
-    """Wait for an engine that went down. All calls that wait share one watch task."""
+    """Wait for an engine that went down. All calls that wait share one watch task.
 
-    def __init__(self, engine: Engine) -> None:
+    While admission is paused the engine may be asleep. Its calls then wait in the queue, up to their own deadlines.
+    """
+
+    def __init__(self, engine: Engine, admission: Admission) -> None:
         self._engine = engine
+        self._admission = admission
         self._watch_task: asyncio.Task[None] | None = None
         self._down_since: float | None = None
 
@@ -543,9 +547,9 @@ class EngineRecovery:
         if loop.time() + pause_s >= deadline:
             return None
         await asyncio.sleep(pause_s)
-        if await self._engine.ready():
+        if await self._takes_calls():
             self._down_since = None
-            return False
+            return self._admission.paused
         if self._down_since is None:
             self._down_since = loop.time()
         until = min(deadline, self._down_since + MAX_HOLD_S)
@@ -560,7 +564,10 @@ class EngineRecovery:
             self._watch_task.cancel()
 
     async def _watch(self, pause_s: float) -> None:
-        while not await self._engine.ready():
+        while not await self._takes_calls():
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         self._down_since = None
+
+    async def _takes_calls(self) -> bool:
+        return self._admission.paused or await self._engine.ready()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from judge_server.errors import Overloaded
+from judge_server.errors import EngineUnavailable, Overloaded
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.results import (
     Caller,
@@ -27,7 +27,9 @@ from judge_server.ports import Batch, Engine, EngineIdentity
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, CallTask, SingleFlight, Subscriber
 from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scheduling.sleep import Lease, SleepControl, SleepReport
 from judge_server.scheduling.time_sharing import next_slice
+from trainer_client.wire.judges import RestingState, SleepState
 
 
 class PendingJudgement(Protocol):
@@ -46,7 +48,19 @@ class PendingJudgement(Protocol):
 
 
 class ExecutorStatus(Protocol):
-    """What others may know of an executor, or of those of a cascade or panel together."""
+    """What others may know of an executor, or of those of a cascade or panel together, and do with it."""
+
+    @property
+    def sleep_state(self) -> SleepState:
+        """Whether it is awake or asleep, or on its way."""
+
+    async def hold(self, lease: Lease) -> SleepReport:
+        """Have the engine sleep or wake, as this and other leases say, and wait until it does.
+
+        Raises:
+            CannotSleep: it cannot sleep, and stays awake.
+            NotReady: it failed to fall asleep or to wake, or could not be reached.
+        """
 
     @property
     def max_calls(self) -> int:
@@ -191,27 +205,50 @@ class LocalPendingJudgement:
 
 
 class LocalExecutor:
-    """An engine in this process, and the queue in front of it. `clock` returns seconds."""
+    """An engine in this process, and the queue in front of it. `clock` returns seconds.
+
+    `resting` is the engine's state while nobody holds a lease.
+    """
 
     identity: EngineIdentity
     admission: Admission
-    unavailable_reason = ""
 
     def __init__(
-        self, engine: Engine, *, rules: QueueRules = DEFAULT_QUEUE_RULES, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        *,
+        rules: QueueRules = DEFAULT_QUEUE_RULES,
+        resting: RestingState = "awake",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine
         self.write_buffer = WriteBehindBuffer()
         self.single_flight = SingleFlight()
         self.max_calls = rules.calls
         self._rules = rules
+        self._resting = resting
         self._clock = clock
+        self._sleep: SleepControl | None = None
         self._runner: CallRunner | None = None
 
     @property
     def fatal_error(self) -> str:
         """Why the engine cannot answer until the process restarts."""
         return self.engine.fatal_error
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why the engine does not wake, or does not fall asleep."""
+        return "" if self._sleep is None else self._sleep.problem
+
+    @property
+    def sleep_state(self) -> SleepState:
+        """The engine's state."""
+        return "awake" if self._sleep is None else self._sleep.state
+
+    async def hold(self, lease: Lease) -> SleepReport:
+        """Take the lease, and wait until the engine follows."""
+        return await self._control.hold(lease)
 
     async def start(self, metrics: JudgeMetrics) -> None:
         """Load the engine."""
@@ -225,6 +262,7 @@ class LocalExecutor:
         )
         self._metrics = metrics
         self._runner = CallRunner(self.engine, self.admission, self.write_buffer, metrics)
+        self._sleep = SleepControl(self.engine, self.admission, resting=self._resting)
         metrics.watch(self.admission)
 
     def submit(
@@ -282,8 +320,14 @@ class LocalExecutor:
         return call_task
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Ask the engine."""
-        return await self.engine.count_tokens(batch)
+        """Ask the engine, once it is awake."""
+        while True:
+            await self._control.until_awake()
+            try:
+                return await self.engine.count_tokens(batch)
+            except EngineUnavailable:
+                if self.sleep_state == "awake":
+                    raise
 
     def members(self) -> list[MemberView]:
         """Return the endpoints of a pool."""
@@ -291,18 +335,27 @@ class LocalExecutor:
         return [] if pool is None else pool.members()
 
     async def ready(self) -> bool:
-        """Return whether the engine could answer now."""
+        """Return whether the engine could answer now, or is asleep as it should be."""
+        if self.sleep_state != "awake":
+            return not self.unavailable_reason
         return await self.engine.ready()
 
     async def should_receive_traffic(self) -> bool:
-        """Return whether the engine could answer now. Another replica has another engine."""
-        return await self.engine.ready()
+        """Return whether the engine is ready. Another replica has another engine."""
+        return await self.ready()
 
     async def close(self) -> None:
         """Release the model."""
+        if self._sleep is not None:
+            await self._sleep.close()
         if self._runner is not None:
             self._runner.recovery.close()
         await self.engine.close()
+
+    @property
+    def _control(self) -> SleepControl:
+        assert self._sleep is not None, "the executor has not started"
+        return self._sleep
 
     def _capacity(self) -> int:
         """Return how many batches the engine takes at a time now. Members of a pool come and go."""

@@ -64,7 +64,7 @@ class TimeSlicer:
 
     def __init__(self, deadline: float = math.inf) -> None:
         self._loop = asyncio.get_running_loop()
-        self._deadline = deadline
+        self.deadline = deadline
         self._began = time.perf_counter()
         _of_loop().projects.note()
 
@@ -73,7 +73,7 @@ class TimeSlicer:
         if time.perf_counter() - self._began < SLICE_S:
             return
         await next_slice()
-        if self._loop.time() >= self._deadline:
+        if self._loop.time() >= self.deadline:
             raise NotReady(
                 "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
                 "once, or raise deadline_s.",

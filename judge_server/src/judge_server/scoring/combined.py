@@ -41,8 +41,10 @@ from judge_server.judging.results import (
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult
 from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scheduling.sleep import Lease, SleepReport, hold_all, together
 from judge_server.scoring.judge import Judge, JudgeKind
 from trainer_client.wire import JudgingOptions, UsedProtocol
+from trainer_client.wire.judges import SleepState
 
 _COMBINABLE = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are a yes or a no with a probability."""
@@ -98,6 +100,15 @@ class MemberExecutors:
     def unavailable_reason(self) -> str:
         """Why a member cannot answer calls at the moment; empty if all can."""
         return next((reason for judge in self.members_of if (reason := judge.executor.unavailable_reason)), "")
+
+    @property
+    def sleep_state(self) -> SleepState:
+        """The state that all members have, or whether they are on their way."""
+        return together(SleepReport(judge.executor.sleep_state) for judge in self.members_of).state
+
+    async def hold(self, lease: Lease) -> SleepReport:
+        """Have all members take the lease. Raises the first error, once all have followed or failed."""
+        return await hold_all([judge.executor.hold(lease) for judge in self.members_of])
 
     def members(self) -> list[MemberView]:
         """Return nothing: the pools of endpoints are the members' own."""

@@ -5,6 +5,7 @@ If the request allows truncation, a response too long for the judge's context is
 `JudgedRequest` is what a request hands to the recorder, by reference, so that recording is cheap.
 """
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -297,7 +298,7 @@ async def _plan_verdicts(
         large = shared + questions + planned_characters(response.text) > LARGE_CHARACTERS
         material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
         plans = [
-            await _plan(one, planner, material, options.truncate, large)
+            await _plan(one, planner, material, options.truncate, large, slicer.deadline)
             for one, planner in zip(judges, planners, strict=True)
         ]
         responses.append(PlannedResponse(response, material, combine_plans(prepared, plans)))
@@ -360,7 +361,7 @@ def flagged_ids(criteria: Sequence[Criterion], flags: Sequence[bool]) -> tuple[s
 
 
 async def _plan(
-    judge: AnyJudge, planner: GroupPlanner, material: JudgedContent, truncate: bool, large: bool
+    judge: AnyJudge, planner: GroupPlanner, material: JudgedContent, truncate: bool, large: bool, deadline: float
 ) -> ResponsePlan:
     if not truncate:
         return await run_inline_or_in_thread(large, planner.plan, material)
@@ -368,7 +369,8 @@ async def _plan(
     async def keeping(keep: int | None) -> ResponsePlan:
         return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
 
-    return await fit_response(judge.executor, judge.identity.context_tokens, planner.most_shown(material), keeping)
+    most = planner.most_shown(material)
+    return await fit_response(judge.executor, judge.identity.context_tokens, most, keeping, deadline)
 
 
 def _check_decoys(prepared: PreparedConfig | None, options: JudgingOptions) -> None:
@@ -422,8 +424,11 @@ async def fit_response(
     context_tokens: int,
     length: int,
     plan: Callable[[int | None], Awaitable[ResponsePlan]],
+    deadline: float | None = None,
 ) -> ResponsePlan:
     """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
+
+    A judge that is asleep counts no tokens. After the `deadline` (loop time) the full plan is returned.
 
     `plan(keep)` plans it with `keep` characters shown. If not even a few characters fit, because the prompt or the
     grounding alone is too long, the full plan is returned and the engine fails its calls as `truncated_input`.
@@ -441,8 +446,9 @@ async def fit_response(
     candidate, keep = whole, length
     for _ in range(_TRIES):
         try:
-            tokens = await executor.count_tokens(candidate.batch)
-        except EngineUnavailable:
+            async with asyncio.timeout_at(deadline):
+                tokens = await executor.count_tokens(candidate.batch)
+        except (EngineUnavailable, TimeoutError):
             return whole  # its calls will fail with the reason
         if tokens <= context_tokens:
             return candidate

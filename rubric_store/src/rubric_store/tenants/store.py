@@ -234,6 +234,11 @@ class TenantStore(BaseRepository):
         (row,) = await self._read(select(on_day.label("on_day"), total.label("total")).where(mine))
         return TokenUsage(int(row.on_day), int(row.total))
 
+    async def record_change(self, project_id: str, action: str, subject: str, after: str) -> None:
+        """Add an audit entry for a change that is not stored here."""
+        async with self._begin() as connection:
+            await self._add_audit_entry(connection, project_id, action, subject, None, after)
+
     async def audit(
         self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100, after: str | None = None
     ) -> AuditTail:

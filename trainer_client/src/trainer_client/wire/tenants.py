@@ -15,7 +15,7 @@ from trainer_client.wire.base import (
     UTCTime,
 )
 
-Scope = Literal["read", "score", "rubrics:write", "labels:write", "projects:write", "metrics", "admin"]
+Scope = Literal["read", "score", "rubrics:write", "labels:write", "projects:write", "judges:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]

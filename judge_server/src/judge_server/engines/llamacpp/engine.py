@@ -247,6 +247,7 @@ class LlamaCppEngine:
         self._tokens: LlamaCppTokenizer | None = None
         self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
+        self._weights: Weights | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._cached_salt: str | None = None
 
@@ -272,7 +273,7 @@ class LlamaCppEngine:
                 "llama.cpp is not installed here: run pip install 'adjudge[cpu]', or name another judge in "
                 "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
             )
-        weights = await asyncio.to_thread(self._locate)
+        self._weights = weights = await asyncio.to_thread(self._locate)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
         identity = EngineIdentity(
@@ -352,13 +353,35 @@ class LlamaCppEngine:
         """Whether the child runs and llama.cpp reports that it is healthy."""
         return self._loaded and await self._process.healthy()
 
+    async def sleep(self) -> None:
+        """Stop the child, which frees its memory."""
+        await self._stop("the engine is asleep")
+
+    async def wake(self) -> None:
+        """Load the same files in a new child.
+
+        Raises:
+            EngineUnavailable: they have changed, or cannot be loaded now; the message says why.
+        """
+        if self._loaded or self._weights is None:
+            return
+        try:
+            await self._load_again(self._weights)
+        except (EngineStartError, OSError) as error:
+            raise EngineUnavailable(str(error)) from error
+        self._upkeep = asyncio.create_task(self._keep_up(self._weights))
+
     async def close(self) -> None:
         """Stop the child, which frees its memory."""
-        self._down = "the engine is closed"
+        await self._stop("the engine is closed")
+
+    async def _stop(self, why: str) -> None:
+        self._down = why
         await self._unload()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
+            self._upkeep = None
         await self._process.stop()
 
     async def _answer_one(self, batch: Batch, call: Call) -> Reply | CallFailure:
@@ -405,6 +428,7 @@ class LlamaCppEngine:
             await self._process.stop()
             raise EngineStartError(f"llama.cpp loaded {weights.path} but gave no answer: {error}") from error
         self._context_tokens = min(self._context_tokens, loaded_context)
+        self._cached_salt = None  # the new child has cached nothing but the warm-up
         self._tokens, self._decisions = tokens, decisions
         return build
 
