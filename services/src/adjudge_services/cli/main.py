@@ -63,7 +63,10 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
             "Fit a probe: a judge that answers by its hidden states.",
             {"fit": "judges.probe:fit", "show": "judges.probe:show"},
         ),
-        "judges": Commands("Compare judges before you switch.", {"compare": "judges.compare:compare"}),
+        "judges": Commands(
+            "Compare judges before you switch, and let them sleep while a trainer needs their memory.",
+            {"compare": "judges.compare:compare", "sleep": "judges.sleep:sleep", "wake": "judges.sleep:wake"},
+        ),
         "templates": Commands(
             "Check, show and list prompt templates.",
             {

@@ -20,6 +20,7 @@ from trainer_client.client.calls import (
     validated,
     verdicts_request,
 )
+from trainer_client.client.judges import AsyncJudgeMethods
 from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.client.ledger import AsyncLedgerMethods
 from trainer_client.client.matching import comparisons_problem
@@ -36,7 +37,9 @@ from trainer_client.wire import (
 )
 
 
-class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
+class AsyncClient(
+    AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods, AsyncJudgeMethods
+):
     """A connection to one Adjudge service. Tasks and event loops can share it; close it in each loop when done.
 
     Each event loop opens connections of its own, and so does a process that is forked or gets the client pickled. Only

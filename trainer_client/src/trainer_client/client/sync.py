@@ -327,6 +327,9 @@ class Client:
     revoke_key = blocking(AsyncClient.revoke_key)
     audit_log = blocking_iterator(AsyncClient.audit_log)
 
+    put_judge_to_sleep = blocking(AsyncClient.put_judge_to_sleep)
+    wake_judge = blocking(AsyncClient.wake_judge)
+
     def __enter__(self) -> Self:
         return self
 

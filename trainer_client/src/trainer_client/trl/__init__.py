@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainer_client.trl.callbacks import (
         ControlSet,
         GenerationCallback,
+        JudgeSleepCallback,
         MonitorCallback,
         ScoredGeneration,
         TrainingMeasures,
@@ -29,6 +30,7 @@ __all__ = [
     "EvolvingFailed",
     "EvolvingRubrics",
     "GenerationCallback",
+    "JudgeSleepCallback",
     "MonitorCallback",
     "RubricGRPOConfig",
     "RubricGRPOTrainer",
@@ -44,6 +46,7 @@ _MODULES = {
     "EvolvingFailed": "evolving_rubrics",
     "EvolvingRubrics": "evolving_rubrics",
     "GenerationCallback": "callbacks",
+    "JudgeSleepCallback": "callbacks",
     "MonitorCallback": "callbacks",
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",

@@ -3,6 +3,8 @@
 `TrainingMeasures` logs, for each generation batch, the measures that the papers report during training. It uses data
 that the trainer already has: no response is sampled or judged for it. `trainer_client.measures` has the mathematics.
 
+`JudgeSleepCallback` renews the lease of a judge that sleeps while the trainer needs the memory.
+
 `MonitorCallback` watches a run's monitors while it trains, re-judges a control set, and stops the run on a finding.
 """
 
@@ -102,6 +104,9 @@ class GenerationCallback(TrainerCallback):
         """
         return {}
 
+
+END_LEASE_S = 1.0
+"""How long the judge sleeps on after training: leases have no other end."""
 
 _ROUNDING = 1e-6
 """Tolerance for comparing the trainer's float32 rewards with a threshold."""
@@ -416,3 +421,30 @@ class MonitorCallback(GenerationCallback):
             )
         except AdjudgeError as error:
             logger.warning("the control set of run %r could not be judged at step %d: %s", self._run, step, error)
+
+
+class JudgeSleepCallback(TrainerCallback):
+    """Keeps the judge asleep between batches of rewards, and lets it go at the end of training.
+
+    It renews the lease of a `RubricReward` with `judge_lease_s` at each step, so that the lease need only be longer
+    than a step. `RubricGRPOTrainer` has one; give it to any other trainer of TRL.
+    """
+
+    def __init__(self, reward: RubricReward) -> None:
+        self._reward = reward
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Renew the lease."""
+        self._hold(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Let the lease end, so that the judge returns to its resting state."""
+        self._hold(state, END_LEASE_S)
+
+    def _hold(self, state: Any, lease_s: float | None = None) -> None:
+        if not state.is_world_process_zero:
+            return
+        try:
+            self._reward.hold_sleep(lease_s)
+        except AdjudgeError as error:
+            logger.warning("the lease on the judge is not renewed: %s", error)

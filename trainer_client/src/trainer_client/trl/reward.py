@@ -18,7 +18,7 @@ from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RubricLike, rewards_request, service_url
 from trainer_client.client.keywords import RewardKeywords
-from trainer_client.errors import InvalidRequest
+from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.rewards import check_rubric
 from trainer_client.trl._reward.components import PENALTIES, REST, ComponentReward, component_functions
 from trainer_client.trl._reward.dataset import (
@@ -47,7 +47,14 @@ from trainer_client.trl._reward.distributed import (
     stored_in,
     warn,
 )
-from trainer_client.trl._reward.judging import JudgeWait, RubricPins, ScoringConfig, blocking_client, own_client
+from trainer_client.trl._reward.judging import (
+    JudgeWait,
+    RubricPins,
+    ScoringConfig,
+    SharedMemory,
+    blocking_client,
+    own_client,
+)
 from trainer_client.trl._reward.judging import preflight as check_service
 from trainer_client.trl._reward.scoring import (
     RankResult,
@@ -63,6 +70,7 @@ from trainer_client.trl._reward.scoring import (
     rank_summary,
 )
 from trainer_client.wire import (
+    DEFAULT_JUDGE,
     NEEDS_NO_RUBRIC,
     ZERO_POLICIES,
     Criterion,
@@ -123,6 +131,8 @@ class RubricReward:
         wait_for_judge_s: how long training waits for the judge when it is away, in seconds: it cannot be reached, or
             is not ready. All ranks wait together. Then `max_unscored` decides; if training stops, the trainer saves a
             checkpoint first. An outage that was waited for in vain is not waited for again by the next batches.
+        judge_lease_s: for a judge that shares this trainer's GPUs: wake it before each batch, once all ranks have
+            generated, and put it to sleep after, for at most so many seconds without a step. None leaves it awake.
         preflight: whether to ask the service now if it can judge. It waits up to `wait_for_judge_s` while the service
             is loading. A client with a transport of its own is not asked.
         max_unscored: the share of a batch's responses, over all ranks, that may have no reward from the judge.
@@ -172,6 +182,7 @@ class RubricReward:
         deadline_s: float = 60.0,
         grace_s: float = 5.0,
         wait_for_judge_s: float = 600.0,
+        judge_lease_s: float | None = None,
         preflight: bool = True,
         max_unscored: float = 0.5,
         extra_rewards: Sequence[RewardFunction] = (),
@@ -199,6 +210,8 @@ class RubricReward:
         self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
         self._pins, self._cache = RubricPins(), RubricCache()
         self._wait = JudgeWait(wait_for_judge_s)
+        judge = options.get("judge") or DEFAULT_JUDGE
+        self._shared = None if judge_lease_s is None else SharedMemory(judge, judge_lease_s, wait_for_judge_s)
         self._made_runs: dict[str, str] = {}
         self._chose_pins = False
         self._kept_in: Any = None
@@ -210,6 +223,7 @@ class RubricReward:
         self._check()
         if preflight:
             check_service(service, wait_for_judge_s)
+            self.hold_sleep()
 
     @property
     def mode(self) -> RewardMode:
@@ -257,9 +271,12 @@ class RubricReward:
         arguments |= {name: value for name, value in given.items() if value is not None}
         step = getattr(trainer_state, "global_step", None)
         result, error, waited_s = None, None, 0.0
+        awake: Sequence[AdjudgeError | None] = ()
         try:
             await self._name_run(context, order)
             splits = self._needs_whole_groups and context.group_size is None
+            if self._shared is not None:
+                await order.all_gather(None)  # every rank has generated, and its policy no longer needs the memory
             score_again = True
             while True:
                 if score_again:
@@ -274,6 +291,8 @@ class RubricReward:
                 score_again = False
                 if own.away is not None:
                     score_again, waited_s = await self._wait.round(self._client, own.away, waited_s)
+            if self._shared is not None:
+                awake = await order.all_gather(await self._shared.problem_with_sleep(self._client))
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
@@ -286,6 +305,8 @@ class RubricReward:
         except Exception as stopping:  # raised on all ranks
             await context.save_checkpoint(stopping)
             raise
+        if (problem := next(filter(None, awake), None)) is not None:
+            raise problem
         assert result is not None  # raise_if_failed raised otherwise
         if log_metric is not None:
             prefix = context.prefix(self)
@@ -376,6 +397,14 @@ class RubricReward:
     def run(self) -> str | None:
         """The run under which the service records the requests; None without one."""
         return self._client.run
+
+    def hold_sleep(self, lease_s: float | None = None) -> None:
+        """Keep the judge asleep for another `judge_lease_s`, or `lease_s`, if it shares this trainer's GPUs.
+
+        `JudgeSleepCallback` calls this at each step. Call it outside an event loop. Raises `AdjudgeError`.
+        """
+        if self._shared is not None:
+            self._shared.renew(self._client, lease_s)
 
     async def report_measures(self, step: int, measures: Mapping[str, float]) -> None:
         """Report what was measured in a training step; see `Client.report_measures`."""
@@ -576,6 +605,8 @@ class RubricReward:
         if self.overlapped_work is not None and ids is not None and earlier is None:
             sent = [SentResponse.of(one, config.reasoning, config.steps, config.prompt_opens) for one in rows.responses]
             work = self.overlapped_work(sent, ids)
+        if self._shared is not None:
+            await self._shared.wake(self._client)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
         result = await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)

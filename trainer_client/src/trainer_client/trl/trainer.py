@@ -42,7 +42,7 @@ from trainer_client.trl._generation import (
 )
 from trainer_client.trl._refilling import Refiller
 from trainer_client.trl._reward.distributed import refuse_removed_columns, warn
-from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
+from trainer_client.trl.callbacks import GenerationCallback, JudgeSleepCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
@@ -109,6 +109,8 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._skip_empty_steps = SkipEmptySteps(self)
         self._measure_reporter = MeasureReporter(self)
         self.add_callback(self._skip_empty_steps)
+        if self.rubric_reward is not None:
+            self.add_callback(JudgeSleepCallback(self.rubric_reward))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as `GRPOTrainer` does, and leave no report of measures under way, also after an error."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -21,6 +22,8 @@ if not OPTIONS_ONLY:
     from rubric_store import SQLOperations
     from trainer_client import Client
     from trainer_client.wire.operations import Operation
+
+T = TypeVar("T")
 
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 
@@ -118,11 +121,10 @@ def open_client(url: str | None) -> Client:
     return Client(url or Settings().url)
 
 
-def call_service(url: str | None, call: Any) -> Operation:
+def call_service(url: str | None, call: Callable[[Client], T]) -> T:
     """Call the service; exit with the reason if that fails."""
     with open_client(url) as client:
-        operation: Operation = call(client)
-        return operation
+        return call(client)
 
 
 def follow(client: Client, id_: str) -> Operation:

@@ -8,6 +8,7 @@ the service whether it can judge before training begins. `JudgeWait` waits for a
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -534,6 +535,62 @@ class JudgeWait:
             logger.warning("still waiting for the judge at %s after %.0f s: %s", client.base_url, total, problem)
         # a service may report a part as not ready that rewards do not need, such as the ledger
         return problem is None or isinstance(problem, NotReady), total
+
+
+class SharedMemory:
+    """Has the judge awake while this trainer's rewards are judged, and asleep while the trainer needs the memory.
+
+    All ranks do the same: the leases of one owner replace each other, and those of several add up.
+
+    Args:
+        judge: the name of the judge.
+        lease_s: how long each lease holds, in seconds.
+        limit_s: how long to wait for a judge that others keep awake, in seconds.
+    """
+
+    def __init__(self, judge: str, lease_s: float, limit_s: float) -> None:
+        self.judge, self.lease_s, self.limit_s = judge, lease_s, limit_s
+        self._owner = f"trainer {secrets.token_hex(4)}"
+
+    async def wake(self, client: AsyncClient) -> None:
+        """Wake the judge. If it is away or cannot wake now, requests wait for it, or fail like those to any such judge.
+
+        Raises `AdjudgeError` if the key or the service permits no leases.
+        """
+        try:
+            await client.wake_judge(client.run or self._owner, self.judge, lease_s=self.lease_s)
+        except (ConnectionFailed, TimedOut, NotReady, ServerError) as error:
+            logger.warning("the judge cannot be woken: %s", error)
+
+    async def problem_with_sleep(self, client: AsyncClient) -> AdjudgeError | None:
+        """Put the judge to sleep, wait until it is asleep, and return why it is not, if it is not in time."""
+        spent, interval = 0.0, _poll_interval_s(self.limit_s)
+        while True:
+            try:
+                found = await client.put_judge_to_sleep(client.run or self._owner, self.judge, lease_s=self.lease_s)
+            except AdjudgeError as error:
+                return error
+            if found.state == "asleep":
+                return None
+            if spent >= self.limit_s:
+                return NotReady(
+                    f"the judge {self.judge!r} is not asleep after {spent:.0f} s, but {found.state}; kept awake by: "
+                    f"{', '.join(found.kept_awake_by) or 'nobody'}"
+                )
+            if spent == 0.0:
+                logger.warning("waiting for the judge to fall asleep; kept awake by %s", found.kept_awake_by)
+            await client.settings.sleep(interval)
+            spent += interval
+
+    def renew(self, template: AsyncClient, lease_s: float | None = None) -> None:
+        """Hold the lease to sleep for longer; with `lease_s`, for so long from now. Raises `AdjudgeError`.
+
+        A client with a transport of its own is not used, because that transport may belong to an event loop.
+        """
+        client = blocking_client(template)
+        if client is not None:
+            with client:
+                client.put_judge_to_sleep(client.run or self._owner, self.judge, lease_s=lease_s or self.lease_s)
 
 
 DEFAULT_RETRIES = 30
