@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from judge_server.engines.scripted import Draw, fill, say
@@ -34,6 +34,10 @@ class VllmServer:
         most_conversations: how many conversations a body may hold before it is too large.
         requests: the path and body of each chat request.
         sessions: the session that each chat request named.
+        sleeps: whether it was started in development mode with sleep mode.
+        released: the kinds of memory that it has released: `weights`, `kv_cache`.
+        lost: whether the weights' content was discarded and not read again; its answers are then others.
+        moves: the requests to sleep and to wake.
         left: how many batch requests the client closed before their answer.
     """
 
@@ -42,6 +46,10 @@ class VllmServer:
     most_conversations: int = 1000
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     sessions: list[str | None] = field(default_factory=list)
+    sleeps: bool = True
+    released: set[str] = field(default_factory=set)
+    lost: bool = False
+    moves: list[str] = field(default_factory=list)
     left: int = 0
     root: str = ""
 
@@ -211,7 +219,10 @@ def app_of(server: VllmServer) -> FastAPI:
             return refusal("1 validation error: messages.0: Input should be an object")
         if server.fault == "overloaded":
             return refusal("Too many requests", 429, "RateLimitError")
-        return completion_of(body, [body["messages"]])
+        if server.released:
+            return refusal("EngineCore encountered an issue", 500, "InternalServerError")
+        noise = [{"role": "user", "content": "lost weights"}] if server.lost else []
+        return completion_of(body, [[*noise, *body["messages"]]])
 
     @app.post("/v1/chat/completions/batch")
     async def batch(request: Request) -> Any:
@@ -237,12 +248,48 @@ def app_of(server: VllmServer) -> FastAPI:
         answer = completion_of(body, conversations)
         return answer if isinstance(answer, JSONResponse) else with_fault(server.fault, answer)
 
+    if server.sleeps:
+        add_sleep_routes(app, server)
+
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Any:
         count = len(prompt_of((await request.json())["messages"])) // 4
         return {"count": count, "max_model_len": CONTEXT_TOKENS, "tokens": list(range(count))}
 
     return app
+
+
+def add_sleep_routes(app: FastAPI, server: VllmServer) -> None:
+    """The routes of `vllm/entrypoints/serve/sleep/api_router.py`, and `/collective_rpc`."""
+
+    @app.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort") -> Response:
+        server.moves.append(f"sleep {level}")
+        if server.fault == "no sleep mode":
+            return refusal("Sleep mode is not enabled in the model config", 500, "InternalServerError")
+        server.released = {"weights", "kv_cache"}
+        server.lost = level == 2
+        return Response()
+
+    @app.post("/wake_up")
+    async def wake_up(tags: Annotated[list[str], Query()] = ["weights", "kv_cache"]) -> Response:  # noqa: B006
+        server.moves.append(f"wake {' '.join(tags)}")
+        if server.fault == "out of memory":
+            return refusal("CUDA out of memory", 500, "InternalServerError")
+        server.released -= set(tags)
+        return Response()
+
+    @app.get("/is_sleeping")
+    async def is_sleeping() -> dict[str, bool]:
+        return {"is_sleeping": bool(server.released)}
+
+    @app.post("/collective_rpc")
+    async def collective_rpc(request: Request) -> dict[str, Any]:
+        method = (await request.json())["method"]
+        server.moves.append(method)
+        if "weights" not in server.released:
+            server.lost = server.lost and (method != "reload_weights" or server.fault == "reads nothing")
+        return {"results": [None]}
 
 
 @contextmanager

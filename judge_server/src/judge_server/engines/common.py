@@ -1,4 +1,4 @@
-"""What engines share: URL options, concurrent calls that can be cancelled, and chat templates split at marks."""
+"""What engines share: URL options, calls that can be cancelled, templates split at marks, and the check after sleep."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from judge_server.ports import CallFailure, Reply
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import Batch, Call, CallFailure, Option, Reply, TokenChoice
 
 
 def _in_home(path: Path) -> Path:
@@ -127,3 +128,32 @@ def split_at_marks(text: str, *marks: str) -> list[str] | None:
             return None
         pieces.append(piece)
     return [*pieces, text]
+
+
+SleepLevel = Annotated[int, Field(ge=1, le=2)]
+"""vLLM's levels of sleep: weights are kept in main memory, or discarded and read from disk again."""
+
+FIXED_QUESTION = Batch(
+    "Answer yes or no.",
+    "The sun rises in the east.\n",
+    (Call("Is this true?", TokenChoice((Option("yes", ("yes", "Yes")), Option("no", ("no", "No"))))),),
+)
+"""A question that an engine is asked before it sleeps and after it wakes, because weights may be lost in between."""
+
+_SAME_MASS = 0.05
+"""How far a mass may lie from the one before: engines round differently from one batch to another."""
+
+
+def require_same_answer(before: Reply | CallFailure, after: Reply | CallFailure) -> None:
+    """Compare the answers to the fixed question.
+
+    Raises:
+        EngineUnavailable: the second answer differs, or failed.
+    """
+    if isinstance(before, CallFailure):
+        return
+    if isinstance(after, CallFailure):
+        raise EngineUnavailable(f"it woke, but does not answer: {after.detail}")
+    pairs = zip(before.masses or (), after.masses or (), strict=False)
+    if any(abs(one - other) > _SAME_MASS for one, other in pairs) or (not before.masses and before.text != after.text):
+        raise EngineUnavailable("it answers a fixed question in another way than before it slept; restart it")

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from judge_server.engines.common import RunningCalls, UrlOptions
+from judge_server.engines.common import FIXED_QUESTION, RunningCalls, SleepLevel, UrlOptions, require_same_answer
 from judge_server.engines.openai.batched_chat import BatchedChat, BatchLimits
 from judge_server.engines.openai.calls import (
     ChatMessage,
@@ -45,7 +45,8 @@ from judge_server.engines.openai.probe import (
     probe,
     refuses_limit,
 )
-from judge_server.errors import EngineUnavailable
+from judge_server.engines.openai.sleep import SglangMemory, VllmMemory, wake_at_start
+from judge_server.errors import CannotSleep, EngineNotReady, EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
 CONCURRENCY = 16
@@ -61,6 +62,7 @@ class EndpointOptions(UrlOptions):
     concurrency: PositiveInt | None = None
     timeout_s: NonNegativeFloat = 120.0
     images: bool = False
+    sleep: SleepLevel | None = None
 
 
 class OpenAIEngine:
@@ -69,7 +71,8 @@ class OpenAIEngine:
     `model` may be left out if the server lists exactly one. At most `concurrency` calls run at a time. The default is
     16, or 1 on llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails if the
     server sends nothing for `timeout_s` seconds. `context_tokens` is taken from the server unless given. `images` says
-    that the model takes images.
+    that the model takes images. `sleep` permits to put the server to sleep, at this level of vLLM's; nobody else may
+    use the server then.
     """
 
     fatal_error = ""
@@ -85,10 +88,14 @@ class OpenAIEngine:
         context_tokens: int | None = None,
         timeout_s: float = 120.0,
         images: bool = False,
+        sleep: SleepLevel | None = None,
     ) -> None:
         self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
         self._model = model
         self._images = images
+        self._sleep_level = sleep
+        self._memory: VllmMemory | SglangMemory | None = None
+        self._told: Reply | CallFailure | None = None
         self._concurrency = concurrency or CONCURRENCY
         self._chosen_concurrency = concurrency
         self._context_tokens = context_tokens
@@ -114,7 +121,7 @@ class OpenAIEngine:
         """Create from `openai+http://HOST:PORT/v1` or `openai+https://…`.
 
         Options: `?model=` (needed if several are served), `?concurrency=` (calls), `?context=` (tokens),
-        `?timeout_s=120`, `?images=true` for a model that takes images.
+        `?timeout_s=120`, `?images=true` for a model that takes images, `?sleep=1` or `2` for a server that may sleep.
         """
         base_url = base_url_of(url)  # first, because errors about options show the whole URL
         options = EndpointOptions.of(url)
@@ -126,10 +133,16 @@ class OpenAIEngine:
             context_tokens=options.context,
             timeout_s=options.timeout_s,
             images=options.images,
+            sleep=options.sleep,
         )
 
     async def start(self) -> EngineIdentity:
         """Probe the server and its model. Raises `EngineStartError`, which says what to do."""
+        if self._sleep_level is not None:
+            try:
+                await wake_at_start(self._http, self._sleep_level)
+            except EngineUnavailable as error:
+                raise EngineNotReady(f"{self._http.base_url}: {error}") from error
         endpoint = await probe(self._http, model=self._model, context_tokens=self._context_tokens)
         dialect = endpoint.dialect
         if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
@@ -138,6 +151,9 @@ class OpenAIEngine:
         self._batch_limits.offered = endpoint.batches
         self._counter = TokenCounter(self._http, dialect.model, endpoint.counter, at_once=self._concurrency)
         self._endpoint = endpoint
+        if self._sleep_level is not None:
+            sglang = "sglang" in endpoint.maker
+            self._memory = SglangMemory(self._http) if sglang else VllmMemory(self._http, self._sleep_level)
         release = f" ({endpoint.release})" if endpoint.release else ""
         return EngineIdentity(
             model=dialect.model,
@@ -195,6 +211,35 @@ class OpenAIEngine:
         except ValueError:
             return False
         return answer.ok and any(card.is_called(endpoint.dialect.model) for card in cards)
+
+    async def sleep(self) -> None:
+        """Have the server release its memory, after it has answered a fixed question."""
+        if self._memory is None:
+            raise CannotSleep(
+                "the engine URL does not permit to put its server to sleep; add ?sleep=1 if nobody else uses the server"
+            )
+        if self._told is None:
+            self._told = await self._tell()
+        try:
+            await self._memory.release()
+        except CannotSleep:
+            self._told = None
+            raise
+
+    async def wake(self) -> None:
+        """Have the server take its memory, and answer the question as before: its weights may be lost.
+
+        Raises `EngineUnavailable` if it does not.
+        """
+        if self._memory is None or self._told is None:
+            return
+        await self._memory.resume()
+        require_same_answer(self._told, await self._tell())
+        self._told = None
+
+    async def _tell(self) -> Reply | CallFailure:
+        ((_, outcome),) = [answer async for answer in self.answer(FIXED_QUESTION)]
+        return outcome
 
     async def close(self) -> None:
         """Cancel running calls and close every connection."""

@@ -9,13 +9,19 @@ Prompts become token ids: the model's chat template is split around the messages
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
-from judge_server.engines.common import RunningCalls, split_at_marks, thinking_marks
+from judge_server.engines.common import (
+    FIXED_QUESTION,
+    RunningCalls,
+    require_same_answer,
+    split_at_marks,
+    thinking_marks,
+)
 from judge_server.engines.vllm.loading import (
     VLLM_NOT_INSTALLED,
     VllmSettings,
@@ -23,8 +29,10 @@ from judge_server.engines.vllm.loading import (
     load,
     locate,
     lora_rank,
+    release_memory,
+    take_memory,
 )
-from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.errors import CannotSleep, EngineStartError, EngineUnavailable
 from judge_server.models.convert import question_of
 from judge_server.ports import (
     Batch,
@@ -184,6 +192,7 @@ class VllmEngine:
         self._model = model
         self._settings = settings or VllmSettings()
         self._answerer: VllmAnswerer | None = None
+        self._told: Reply | CallFailure | None = None
         self._running_calls = RunningCalls()
 
     @classmethod
@@ -193,7 +202,8 @@ class VllmEngine:
         Options: `?context=` (tokens; default: the model's own), `?gpu_memory=` (share of the device's memory),
         `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches),
         `?revision=`, `?quantization=`, `?kv_cache_dtype=`, `?max_num_seqs=`, `?data_parallel=` (copies of the model),
-        `?lora=/a/folder`, and any other engine argument of vLLM as `?arg.NAME=VALUE`.
+        `?lora=/a/folder`, `?sleep=1` or `2` for a model that may sleep, and any other engine argument of vLLM as
+        `?arg.NAME=VALUE`.
         """
         return cls(url.netloc + url.path, VllmSettings.of(url))
 
@@ -259,6 +269,29 @@ class VllmEngine:
         """Whether the model is loaded and vLLM's processes are alive."""
         return self._answerer is not None and not self._answerer.llm.errored
 
+    async def sleep(self) -> None:
+        """Have vLLM release the device's memory, after it has answered a fixed question."""
+        answerer, level = self._answerer, self._settings.sleep
+        if answerer is None or level is None:
+            raise CannotSleep("vLLM was started without sleep mode; add ?sleep=1 to the engine URL")
+        self._told = self._told or await self._tell(answerer)
+        with _moving():
+            await release_memory(answerer.llm, level)
+
+    async def wake(self) -> None:
+        """Have vLLM take the memory again, and answer the question as before. Raises `EngineUnavailable`."""
+        answerer, level = self._answerer, self._settings.sleep
+        if answerer is None or level is None or self._told is None:
+            return
+        with _moving():
+            await take_memory(answerer.llm, level)
+        require_same_answer(self._told, await self._tell(answerer))
+        self._told = None
+
+    async def _tell(self, answerer: "VllmAnswerer") -> Reply | CallFailure:
+        prefix = answerer.tokens.prefix(FIXED_QUESTION.system, FIXED_QUESTION.shared)
+        return await answerer.reply(prefix, FIXED_QUESTION.calls[0])
+
     async def close(self) -> None:
         """End vLLM's processes; calls in flight fail."""
         answerer, self._answerer = self._answerer, None
@@ -270,6 +303,15 @@ class VllmEngine:
             llm.output_handler.cancel()  # it would mistake the shutdown for a crash
         await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
         llm.shutdown = _no_op  # vLLM repeats it when collected, and fails at interpreter exit
+
+
+@contextmanager
+def _moving() -> Iterator[None]:
+    """Raise `EngineUnavailable` for what vLLM raises while it sleeps or wakes, any error of its workers."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineUnavailable(f"vLLM failed: {error or type(error).__name__}") from error
 
 
 def _no_op(timeout: float | None = None) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, PositiveInt, model_validator
 
-from judge_server.engines.common import LoraPath, UrlOptions
+from judge_server.engines.common import LoraPath, SleepLevel, UrlOptions
 from judge_server.errors import EngineStartError
 from judge_server.models import file_sha256
 
@@ -38,6 +38,7 @@ SET_BY_ADJUDGE = {
     "quantization": "?quantization=",
     "max_num_seqs": "?max_num_seqs=",
     "kv_cache_dtype": "?kv_cache_dtype=",
+    "enable_sleep_mode": "?sleep=",
     "enable_lora": "?lora=",
     "max_lora_rank": "?lora=, whose adapter says its rank",
     "enable_prefix_caching": "nothing: verdicts of a response share its prefix",
@@ -170,6 +171,8 @@ class VllmSettings(UrlOptions):
         max_num_seqs: how many calls vLLM works on at a time.
         data_parallel: how many copies of the model share the calls, each on GPUs of its own.
         lora: the folder of a LoRA adapter that all calls use.
+        sleep: the level at which the model may be put to sleep: 1 keeps its weights in main memory, 2 reads them
+            again; None if it never is. Only on GPUs.
         arguments: other engine arguments of vLLM, by name, as they are written.
     """
 
@@ -185,6 +188,7 @@ class VllmSettings(UrlOptions):
     max_num_seqs: PositiveInt | None = None
     data_parallel: PositiveInt = 1
     lora: LoraPath | None = None
+    sleep: SleepLevel | None = None
     arguments: Annotated[Mapping[str, str], Field(alias=f"{ARGUMENT_PREFIX}NAME")] = {}
 
     @model_validator(mode="before")
@@ -196,6 +200,12 @@ class VllmSettings(UrlOptions):
             if name in SET_BY_ADJUDGE:
                 raise ValueError(f"{ARGUMENT_PREFIX}{name} cannot be set; it is set by {SET_BY_ADJUDGE[name]}")
         return {**{name: given[name] for name in given if name not in arguments}, f"{ARGUMENT_PREFIX}NAME": named}
+
+    @model_validator(mode="after")
+    def _keep_the_adapter(self) -> Self:
+        if self.lora is not None and self.sleep == 2:
+            raise ValueError("sleep=2 would discard the adapter, which vLLM does not read again; use sleep=1")
+        return self
 
     @property
     def influence(self) -> str:
@@ -217,6 +227,7 @@ class VllmSettings(UrlOptions):
             "kv_cache_dtype": self.kv_cache_dtype,
             "max_num_seqs": self.max_num_seqs,
             "data_parallel_size": self.data_parallel if self.data_parallel > 1 else None,
+            "enable_sleep_mode": True if self.sleep is not None else None,
         }
         if self.lora is not None:
             given |= {"enable_lora": True, "max_lora_rank": lora_rank(self.lora)}
@@ -370,3 +381,21 @@ def _start_error(name: str, log: str, error: Exception) -> str:
     reason = " ".join(reason.split())[:_MAX_REASON_CHARACTERS].rstrip(". ")
     remedy = next((way for pattern, way in _REMEDIES if re.search(pattern, reason, re.IGNORECASE)), _DEFAULT_REMEDY)
     return f"vLLM could not load {name}: {reason}. {remedy}"
+
+
+async def release_memory(llm: Any, level: int) -> None:
+    """Have an `AsyncLLM` release its memory: at level 1 weights are kept in main memory, at level 2 discarded."""
+    if not await llm.is_sleeping():
+        await llm.sleep(level=level)
+
+
+async def take_memory(llm: Any, level: int) -> None:
+    """Have an `AsyncLLM` take its memory again, and read its weights if it has discarded them."""
+    if not await llm.is_sleeping():
+        return
+    if level == 1:
+        await llm.wake_up()
+        return
+    await llm.wake_up(tags=["weights"])
+    await llm.collective_rpc("reload_weights")
+    await llm.wake_up(tags=["kv_cache"])
