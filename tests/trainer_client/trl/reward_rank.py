@@ -6,6 +6,7 @@ In each scene, the judge behaves differently per rank; the ranks' collective tim
 import asyncio
 import json
 import sys
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,32 @@ async def run_names() -> Any:
     return sorted({judge.asked[0]["run"].rsplit("-", 2)[0] for judge in judges})
 
 
+class SleepingJudge(FakeJudgeTransport):
+    """Notes when it was woken, asked and put to sleep, by a clock that both ranks have."""
+
+    def __init__(self) -> None:
+        super().__init__(obliging)
+        self.times: list[tuple[str, float]] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer leases at once, and everything else as any judge."""
+        verb = request.url.path.rpartition("/")[2]
+        self.times.append((verb, time.monotonic()))
+        if verb in ("sleep", "wake"):
+            state = "asleep" if verb == "sleep" else "awake"
+            return httpx2.Response(200, json={"judge": "default", "state": state})
+        return await super().handle_async_request(request)
+
+
+async def shared_memory() -> Any:
+    """Rank 1 generates for longer; its judge is slower."""
+    judge = SleepingJudge()
+    await asyncio.sleep(0.3 * RANK)
+    began = time.monotonic()
+    rewards = await outcome(rewarding(judge, judge_lease_s=60)(*ROWS))
+    return rewards, began, judge.times, time.monotonic()
+
+
 async def after_an_error() -> Any:
     return await outcome(rewarding(FakeJudgeTransport())(*ROWS))
 
@@ -173,6 +200,7 @@ async def scenes() -> dict[str, Any]:
         "one judge is away for good": await one_judge_is_away(forever=True),
         "both are away": await both_are_away(),
         "run names": await run_names(),
+        "shared memory": await shared_memory(),
         "after an error": await after_an_error(),
     }
 

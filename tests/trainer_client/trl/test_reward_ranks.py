@@ -180,3 +180,15 @@ def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=torch_distributed, cuda=cuda))
     assert distributed._gather(RankSummary(1)) == [RankSummary(1)] * 2
     assert done == [gpu, "gather"]
+
+
+@pytest.mark.trl
+def test_the_judge_wakes_when_all_ranks_have_generated_and_sleeps_before_any_goes_on(ranks):
+    found = scene(ranks, "shared memory")
+    assert [rewards for rewards, *_ in found] == [[1.0, 2.0, 3.0, 4.0]] * 2
+    for _, _, times, _ in found:
+        assert [verb for verb, _ in times] == ["wake", "rewards", "sleep"]
+    at = [dict(times) for _, _, times, _ in found]
+    assert min(one["wake"] for one in at) > max(began for _, began, _, _ in found)
+    assert min(one["sleep"] for one in at) > max(one["rewards"] for one in at)
+    assert min(ended for *_, ended in found) > max(one["sleep"] for one in at)
