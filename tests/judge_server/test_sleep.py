@@ -310,3 +310,40 @@ async def test_a_pool_with_an_endpoint_that_cannot_sleep_stays_awake() -> None:
         await made.executor.hold(Lease("a", "asleep", 60))
     assert (made.executor.sleep_state, able.loaded) == ("awake", True)
     await made.close()
+
+
+async def test_a_judge_that_cannot_sleep_is_awake_whatever_its_resting_state() -> None:
+    class Sleepless(ScriptedEngine):
+        sleep = None  # type: ignore[assignment]
+
+    made = await started(Sleepless(), "asleep")
+    assert all(isinstance(outcome, JudgeResult) for outcome in (await ask(made, Ask("R.", 10))).by_digest.values())
+    assert (made.executor.sleep_state, await made.executor.ready()) == ("awake", True)
+    await made.close()
+
+
+async def test_no_judge_of_a_cascade_sleeps_if_one_cannot() -> None:
+    engine = SharedMemoryEngine(move_s=0)
+    small, large = await started(engine), await started(SleeplessEngine())
+    cascade = CombinedJudge({"small": small, "large": large}, "cascade", CascadeRule(Band(0.3, 0.7)))
+    with pytest.raises(CannotSleep):
+        await cascade.executor.hold(Lease("a", "asleep", 60))
+    assert (cascade.executor.sleep_state, engine.loaded) == ("awake", True)
+    await asyncio.gather(small.close(), large.close())
+
+
+async def test_a_pool_falls_asleep_without_an_endpoint_that_has_gone() -> None:
+    class Unreachable(SharedMemoryEngine):
+        async def sleep(self) -> None:
+            await self.close()  # it went away just now
+            raise EngineUnavailable("no answer")
+
+    sound = SharedMemoryEngine(move_s=0)
+    made = await started(pool := pool_of(Unreachable(), sound))
+    with pytest.raises(NotReady, match="member-0: no answer"):
+        await made.executor.hold(Lease("a", "asleep", 60))
+    async with asyncio.timeout(30):
+        while made.executor.sleep_state != "asleep":  # noqa: ASYNC110 - it is tried again
+            await asyncio.sleep(0.02)
+    assert [member.state for member in pool.members()] == ["gone", "closed"]
+    await made.close()

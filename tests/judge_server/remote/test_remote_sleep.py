@@ -12,6 +12,7 @@ from judge_server.scheduling.sleep import Lease
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import api_of, judges
 from tests.judge_server.support import criteria, deadline_after, plans
+from tests.judge_server.test_sleep import SharedMemoryEngine
 
 AB = criteria("Alpha.", "Beta.")
 
@@ -58,3 +59,19 @@ async def test_an_api_passes_on_that_an_engine_cannot_sleep() -> None:
     async with judges(Sleepless()) as served, api_of(*served) as api:
         with pytest.raises(CannotSleep, match="cannot release its memory"):
             await api.executor.hold(Lease("a", "asleep", 60))
+
+
+async def test_a_judge_that_cannot_wake_can_be_told_to_sleep_again() -> None:
+    engine = SharedMemoryEngine(failing=[False, *[True] * 100], move_s=0)
+    async with judges(engine) as served, api_of(*served) as api:
+        await api.executor.hold(Lease("a", "asleep", 60))
+        with pytest.raises(NotReady, match="there is no memory left on the device"):
+            await api.executor.hold(Lease("a", "awake", 60))
+        async with asyncio.timeout(30):
+            while await api.executor.ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        engine.failing = []
+        assert (await api.executor.hold(Lease("a", "asleep", 60))).state == "asleep"
+        async with asyncio.timeout(30):
+            while not await api.executor.ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)

@@ -154,6 +154,9 @@ def require_same_answer(before: Reply | CallFailure, after: Reply | CallFailure)
         return
     if isinstance(after, CallFailure):
         raise EngineUnavailable(f"it woke, but does not answer: {after.detail}")
-    pairs = zip(before.masses or (), after.masses or (), strict=False)
-    if any(abs(one - other) > _SAME_MASS for one, other in pairs) or (not before.masses and before.text != after.text):
+    if before.masses is None or after.masses is None:
+        same = before.masses is after.masses and before.text == after.text
+    else:
+        same = all(abs(one - other) <= _SAME_MASS for one, other in zip(before.masses, after.masses, strict=True))
+    if not same:
         raise EngineUnavailable("it answers a fixed question in another way than before it slept; restart it")

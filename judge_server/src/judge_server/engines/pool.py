@@ -55,6 +55,7 @@ class PooledEngine:
         engine: the current engine; a new one after each start.
         up: whether it has started and is the same judge as the pool.
         asleep: whether it may have released its memory, so that it must be woken before it is asked.
+        released: whether it has released its memory, so that it cannot be checked.
         why: why it is not up, if it is not.
         may_recover: whether its last start failed in a way that may pass.
         batches: how many batches it takes at a time; 0 until it has been up.
@@ -64,7 +65,7 @@ class PooledEngine:
         self.name = name
         self.engine = make()
         self.up = False
-        self.asleep = False
+        self.asleep = self.released = False
         self.why = "it has not started yet"
         self.may_recover = False
         self.batches = 0
@@ -93,7 +94,7 @@ class PooledEngine:
     def accept(self, identity: EngineIdentity) -> None:
         """Mark the engine as up, as the same judge as the pool."""
         self.up, self.why, self.batches = True, "", identity.concurrent_batches
-        self.asleep = False
+        self.asleep = self.released = False
         self._start_breaker.succeeded()
 
     def reject(self, why: str) -> None:
@@ -108,6 +109,7 @@ class PooledEngine:
         self.asleep = True
         try:
             await self.engine.sleep()
+            self.released = True
         except EngineUnavailable as error:
             self.asleep = not isinstance(error, CannotSleep)
             raise type(error)(f"{self.name}: {error}") from error
@@ -116,7 +118,7 @@ class PooledEngine:
         """Have the engine take its memory again. Raises `EngineUnavailable`."""
         if self.asleep and isinstance(self.engine, SleepingEngine):
             await self.engine.wake()
-            self.asleep = False
+            self.asleep = self.released = False
 
     async def close(self) -> None:
         """Cancel a start in progress, and release the engine."""
@@ -267,11 +269,11 @@ class EnginePool:
         return any(await asyncio.gather(*(member.target.engine.ready() for member in available)))
 
     async def sleep(self) -> None:
-        """Put every member that is up to sleep. Members are not checked, and not started, until `wake`.
+        """Put every member that is up to sleep. Those asleep are not checked, and none is started, until `wake`.
 
         Raises:
             CannotSleep: a member cannot sleep; the others are awake again.
-            EngineUnavailable: a member failed to fall asleep.
+            EngineUnavailable: a member failed to fall asleep. If it is down, it is left out of the next attempt.
         """
         self._asleep = True
         up = [member.target for member in self._pool.members if not member.gone.is_set()]
@@ -338,7 +340,7 @@ class EnginePool:
     async def _check_health(self, pooled: PooledEngine) -> bool:
         """Whether a member is healthy. One that is down is started again, and accepted if it is the same judge."""
         gone = self._pool.member(pooled.name).gone.is_set()
-        if self._asleep:
+        if self._asleep and (gone or pooled.released):
             return not gone
         if pooled.up and not gone:
             return await pooled.engine.ready()

@@ -39,7 +39,7 @@ from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEven
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.sleep import Lease, SleepReport, hold_all, together
+from judge_server.scheduling.sleep import Lease, SleepReport, together
 from trainer_client import __version__
 from trainer_client.wire import Problem
 from trainer_client.wire.judges import SleepState
@@ -189,7 +189,8 @@ class JudgeClient:
 
         Raises:
             CannotSleep: its engine cannot sleep.
-            NotReady: it failed to fall asleep or to wake, or does not answer.
+            NotReady: it failed to fall asleep or to wake.
+            JudgeUnavailable: it does not answer.
         """
         try:
             answer = await self._client.post(f"{ROOT}/leases", content=LEASE.dump_json(lease), headers=_JSON)
@@ -197,7 +198,7 @@ class JudgeClient:
                 return REPORT.validate_json(answer.content)
             problem = Problem.model_validate_json(answer.content)
         except (*_BROKEN, ValidationError) as error:
-            raise NotReady(str(self._unavailable(error)), retry_after_s=2) from error
+            raise self._unavailable(error) from error
         if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY:
             raise CannotSleep(problem.detail)
         raise NotReady(f"the judge at {self.url}: {problem.detail}", retry_after_s=2)
@@ -271,19 +272,35 @@ class RemoteExecutor:
         return together(SleepReport(self._sleep_states.get(link.url, "awake")) for link in self._up).state
 
     async def hold(self, lease: Lease) -> SleepReport:
-        """Give the lease to every judge that is up. One that is down holds no memory, and starts in its resting state.
+        """Give the lease to every judge, also to those that are gone because they cannot wake.
 
-        Raises the first error, when all have followed or failed.
+        One that does not answer holds no memory, and starts in its resting state: it is left out. Raises the first
+        error, when all others have followed or failed.
         """
-        if not self._up:
+        members = self._pool.members
+        reports = await asyncio.gather(*[self._hold(member, lease) for member in members], return_exceptions=True)
+        away = [isinstance(one, JudgeUnavailable | MemberUnavailable) for one in reports]
+        if all(away):
             raise NotReady("no judge is available; see the api's log for the reason", retry_after_s=2)
+        found = [one for one, gone in zip(reports, away, strict=True) if not gone]
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return together(one for one in found if isinstance(one, SleepReport))
 
-        async def hold(link: JudgeClient) -> SleepReport:
-            report = await link.hold(lease)
-            self._sleep_states[link.url] = report.state
-            return report
-
-        return await hold_all([hold(link) for link in self._up])
+    async def _hold(self, member: Member[JudgeClient], lease: Lease) -> SleepReport:
+        link = member.target
+        try:
+            if member.gone.is_set():
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    report = await link.hold(lease)
+            else:
+                async with member.cancel_when_gone():
+                    report = await link.hold(lease)
+        except TimeoutError as error:
+            raise JudgeUnavailable(f"no answer from the judge at {link.url}") from error
+        self._sleep_states[link.url] = report.state
+        return report
 
     @property
     def _up(self) -> list[JudgeClient]:

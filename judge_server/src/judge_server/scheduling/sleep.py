@@ -27,7 +27,7 @@ _PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 
 
 class Lease(NamedTuple):
-    """The wish of an owner, a trainer, that the judge be `wants` for `seconds`."""
+    """The wish of an owner, a trainer, that the judge be `wants` for `seconds`; 0 ends the owner's lease."""
 
     owner: str
     wants: RestingState
@@ -93,8 +93,8 @@ class SleepControl:
             CannotSleep: the engine cannot sleep, and stays awake.
             NotReady: it failed to fall asleep or to wake. The lease holds, and it is tried again.
         """
-        if lease.wants == "asleep" and not isinstance(self._engine, SleepingEngine):
-            raise CannotSleep("its engine cannot release its memory while it stays started")
+        if lease.wants == "asleep":
+            _sleeping(self._engine)
         self._leases[lease.owner] = lease.wants, asyncio.get_running_loop().time() + lease.seconds
         self._pause_s = 0.0
         self._changed.set()
@@ -157,17 +157,16 @@ class SleepControl:
             self._admission.pause(self._changed.set)
             self.state = "falling_asleep"
             if self._admission.idle:
-                assert isinstance(self._engine, SleepingEngine)
+                engine = _sleeping(self._engine)
                 self._must_wake = True
-                await self._engine.sleep()
+                await engine.sleep()
                 self.state = "asleep"
                 log.info("the judge is asleep")
 
     async def _wake(self) -> None:
         self.state = "waking"
         if self._must_wake:
-            assert isinstance(self._engine, SleepingEngine)
-            await self._engine.wake()
+            await _sleeping(self._engine).wake()
             self._must_wake = False
             log.info("the judge is awake")
         self._open()
@@ -201,3 +200,9 @@ class SleepControl:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(min(times, default=None)):
                 await self._changed.wait()
+
+
+def _sleeping(engine: Engine) -> SleepingEngine:
+    if not isinstance(engine, SleepingEngine):
+        raise CannotSleep("its engine cannot release its memory while it stays started")
+    return engine

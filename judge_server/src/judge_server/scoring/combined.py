@@ -14,7 +14,7 @@ from typing import Literal
 
 from prometheus_client import Counter
 
-from judge_server.errors import NotReady, invalid_field
+from judge_server.errors import CannotSleep, NotReady, invalid_field
 from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import (
     CascadeRule,
@@ -107,8 +107,16 @@ class MemberExecutors:
         return together(SleepReport(judge.executor.sleep_state) for judge in self.members_of).state
 
     async def hold(self, lease: Lease) -> SleepReport:
-        """Have all members take the lease. Raises the first error, once all have followed or failed."""
-        return await hold_all([judge.executor.hold(lease) for judge in self.members_of])
+        """Have all members take the lease, or none if one cannot sleep.
+
+        Raises the first error, once all have followed or failed.
+        """
+        try:
+            return await hold_all([judge.executor.hold(lease) for judge in self.members_of])
+        except CannotSleep:
+            ended = lease._replace(seconds=0.0)
+            await asyncio.gather(*[judge.executor.hold(ended) for judge in self.members_of], return_exceptions=True)
+            raise
 
     def members(self) -> list[MemberView]:
         """Return nothing: the pools of endpoints are the members' own."""

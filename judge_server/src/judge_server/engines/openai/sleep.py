@@ -5,6 +5,7 @@ Source: vLLM, `vllm/entrypoints/serve/sleep/api_router.py` and `docs/features/sl
 only with `--enable-weights-cpu-backup`, and its engine fails if memory is released below a request.
 """
 
+from http import HTTPStatus
 from typing import Any
 
 from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp
@@ -48,6 +49,8 @@ class VllmMemory:
     async def is_released(self) -> bool:
         """Whether the server sleeps, as it says. Raises `CannotSleep` if it has no such route."""
         answer = await _get(self._http, "/is_sleeping")
+        if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise EngineUnavailable(f"the server answered HTTP {answer.status} to /is_sleeping")
         said = answer.json()
         if not answer.ok or not isinstance(said, dict) or not isinstance(said.get("is_sleeping"), bool):
             raise CannotSleep(f"the server has no routes to sleep (HTTP {answer.status}); {_VLLM_HINT}")
