@@ -69,6 +69,12 @@ def test_a_judge_that_does_not_wake_at_once_is_asked_nevertheless():
     assert asyncio.run(reward(["a", "b"], ["0.25", "0.5"])) == [0.25, 0.5]
 
 
+def test_a_lease_must_outlast_the_deadline():
+    for lease_s in (0, 29, float("nan")):
+        with pytest.raises(ValueError, match="judge_lease_s is"):
+            rewarding(FakeJudgeTransport(), judge_lease_s=lease_s, deadline_s=30)
+
+
 def test_a_key_that_may_not_wake_the_judge_stops_training():
     reward = rewarding(leases(lambda verb: problem("forbidden", 403)), judge_lease_s=60)
     with pytest.raises(Forbidden):

@@ -194,6 +194,11 @@ class RubricReward:
                 f"max_unscored is {max_unscored}, grace_s is {grace_s} and wait_for_judge_s is {wait_for_judge_s}; "
                 "max_unscored must be a share from 0 to 1, and the others must not be negative"
             )
+        if judge_lease_s is not None and not judge_lease_s >= deadline_s:
+            raise ValueError(
+                f"judge_lease_s is {judge_lease_s} and deadline_s {deadline_s}; the judge has to be awake for as long as "
+                "it may take to judge a batch"
+            )
         self.last: ScoredBatch | None = None
         self.name, self._columns = name, dict(columns or {})
         check_column_names(self._columns)
@@ -302,20 +307,13 @@ class RubricReward:
             raise_if_failed(
                 summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out
             )
+            if (problem := next(filter(None, awake), None)) is not None:
+                raise problem
         except Exception as stopping:  # raised on all ranks
             await context.save_checkpoint(stopping)
             raise
-        if (problem := next(filter(None, awake), None)) is not None:
-            raise problem
         assert result is not None  # raise_if_failed raised otherwise
-        if log_metric is not None:
-            prefix = context.prefix(self)
-            for name, value in reward_metrics(
-                result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix
-            ).items():
-                log_metric(name, value)
-        if log_extra is not None and context.shows_completions:
-            log_extra(context.prefix(self), verdict_summaries(result.rows))
+        self._log(result, context, log_metric, log_extra)
         return [row.reward for row in result.rows]
 
     # TRL before 1.16 asks `inspect.iscoroutinefunction` whether to await a function, which knows an instance only by
@@ -323,6 +321,16 @@ class RubricReward:
     __code__ = __call__.__code__
     __defaults__ = __call__.__defaults__
     __kwdefaults__ = __call__.__kwdefaults__
+
+    def _log(self, result: RankResult, context: TrainerContext, log_metric: Any, log_extra: Any) -> None:
+        """Log the batch by the functions that the trainer gave, if any."""
+        prefix = context.prefix(self)
+        if log_metric is not None:
+            metrics = reward_metrics(result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix)
+            for name, value in metrics.items():
+                log_metric(name, value)
+        if log_extra is not None and context.shows_completions:
+            log_extra(prefix, verdict_summaries(result.rows))
 
     def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
         """Return a copy that uses these settings wherever the user gave none."""
