@@ -196,8 +196,8 @@ class RubricReward:
             )
         if judge_lease_s is not None and not judge_lease_s >= deadline_s:
             raise ValueError(
-                f"judge_lease_s is {judge_lease_s} and deadline_s {deadline_s}; the judge has to be awake for as long as "
-                "it may take to judge a batch"
+                f"judge_lease_s is {judge_lease_s} and deadline_s {deadline_s}; the judge has to be awake for as "
+                "long as it may take to judge a batch"
             )
         self.last: ScoredBatch | None = None
         self.name, self._columns = name, dict(columns or {})
