@@ -36,6 +36,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("get", "/v1/compat/roll/task_result"): {"reward_request_id": "roll-" + "0" * 32},
     ("post", "/v1/projects"): {"id": "team", "name": "t", "limits": {"requests_per_minute": 5}},
     ("put", "/v1/projects/{id}/limits"): {"requests_per_minute": 5, "verdicts_per_day": 7},
+    ("post", "/v1/judges/{name}/sleep"): {"owner": "r", "lease_s": 0.001},
+    ("post", "/v1/judges/{name}/wake"): {"owner": "r", "lease_s": 0.001},
     ("post", "/v1/keys"): {"scopes": ["read"], "label": "l", "expires_at": "2099-01-01T00:00:00Z"},
 }
 """Bodies of routes whose documentation has no example."""
@@ -49,7 +51,7 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: Ne
     else:
         url = new_sqlite(tmp_path / "adjudge.db")
     tenants = TenantStore(url)
-    await tenants.add_key("default", KEY.id, KEY.digest, scopes=("admin", "projects:write", "metrics"))
+    await tenants.add_key("default", KEY.id, KEY.digest, scopes=("admin", "projects:write", "judges:write", "metrics"))
     await tenants.close()
     with ready_service("scripted://hash", tmp_path, ADJUDGE_DATABASE_URL=url) as running:
         yield running
@@ -96,7 +98,8 @@ def test_no_value_in_a_body_fails_the_service(service: Service) -> None:
     with httpx2.Client(base_url=service.url, timeout=60) as http:
         asked, failed = 0, []
         for method, path, body in examples(http.get("/openapi.json").json()):
-            url = path.format(name="team/a", alias="production", reference="team/a@1", id="team")
+            name = "default" if path.startswith("/v1/judges/") else "team/a"
+            url = path.format(name=name, alias="production", reference="team/a@1", id="team")
             for strange in replaced(body):
                 sent = json.dumps(strange)
                 try:
