@@ -2,7 +2,7 @@
 
 A trainer that shares its GPUs with a judge holds a lease, which says for how long the judge should be asleep or awake.
 The judge is awake while any lease says so, else asleep while any lease says so, else in its resting state. So what a
-dead trainer wished for ends with its lease (docs/decisions/0094).
+dead trainer wished for ends with its lease (docs/decisions/0092).
 
 `SleepControl` drives one engine through awake, falling asleep, asleep and waking. It pauses admission, waits until the
 batches at the engine have ended, and only then lets the engine release its memory. Calls wait in the queue until their

@@ -65,13 +65,13 @@ class OpenRLHFAnswer(AnswerModel):
     Attributes:
         rewards: the reward of each response.
         scores: the same between 0 and 1, for its dynamic filter.
-        extra_logs: figures for its log, one for each response: the reward as `rubric`, and each component as
-            `rubric/NAME`, null for a response whose rubric lacks the component.
+        extra_logs: figures for its log, one for each response: the reward as `rubric`, and as `rubric/NAME` each
+            component that all responses of the request have.
     """
 
     rewards: tuple[float, ...]
     scores: tuple[float, ...]
-    extra_logs: dict[str, tuple[float | None, ...]]
+    extra_logs: dict[str, tuple[float, ...]]
 
 
 @router.post(
@@ -98,8 +98,8 @@ async def openrlhf(
     scored = await run_while_connected(request, score_responses(request, work))
     rewards = tuple(response.reward for response in scored if response.reward is not None)
     components = [component_rewards(response) for response in scored]
-    names = dict.fromkeys(name for own in components for name in own)
-    logs = {f"rubric/{name}": tuple(own.get(name) for own in components) for name in names}
+    names = [name for name in components[0] if all(name in own for own in components)]
+    logs = {f"rubric/{name}": tuple([own[name] for own in components]) for name in names}
     return OpenRLHFAnswer(
         rewards=rewards,
         scores=tuple(min(max(r, 0.0), 1.0) for r in rewards),
