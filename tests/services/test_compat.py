@@ -142,8 +142,10 @@ def test_each_trainer_gets_the_reward_and_no_number_for_a_failure(service: Servi
         with pytest.raises(aiohttp.ClientResponseError) as refused:
             post(url.replace(key, make_key().text), "7")
         assert refused.value.status == 401
+    pause = threading.Event()
     with Client(service.url, api_key=key) as client:
-        assert "compat" in [run.run for run in client.runs()]
+        while "compat" not in [run.run for run in client.runs()]:  # which the ledger writes within a second or so
+            pause.wait(0.01)
 
 
 @pytest.mark.processes
