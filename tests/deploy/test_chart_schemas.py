@@ -30,7 +30,7 @@ REFUSED = {
     "judge.kind=tpu": "/judge/kind",
     "images.registry=": "images.registry must be set",
     "existingSecret=,database.existingSecret=pg-app": "since database is given",
-    "existingSecret=,queue.passwordKey=password": "since queue is given",
+    "existingSecret=,queue.passwordKey=password": "since queue is given",  # pragma: allowlist secret
     "existingSecret=,cache.host=kv-redis-master": "since cache is given",
     "api.replicas=0": "/api/replicas",
     "images.tag=latest": "/images/tag",
