@@ -27,6 +27,7 @@ from trainer_client.errors import AdjudgeError, NotFound
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
 from trainer_client.trl._reward.distributed import run_of
+from trainer_client.trl._reward.judging import END_LEASE_S
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
@@ -104,9 +105,6 @@ class GenerationCallback(TrainerCallback):
         """
         return {}
 
-
-END_LEASE_S = 1.0
-"""How long the judge sleeps on after training: leases have no other end."""
 
 _ROUNDING = 1e-6
 """Tolerance for comparing the trainer's float32 rewards with a threshold."""

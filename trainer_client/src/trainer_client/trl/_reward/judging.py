@@ -537,6 +537,10 @@ class JudgeWait:
         return problem is None or isinstance(problem, NotReady), total
 
 
+END_LEASE_S = 1.0
+"""A lease to sleep that is let go is replaced by one of this length, because none can be withdrawn."""
+
+
 class SharedMemory:
     """Has the judge awake while this trainer's rewards are judged, and asleep while the trainer needs the memory.
 
@@ -555,10 +559,14 @@ class SharedMemory:
     async def wake(self, client: AsyncClient) -> None:
         """Wake the judge. If it is away or cannot wake now, requests wait for it, or fail like those to any such judge.
 
-        Raises `AdjudgeError` if the key or the service permits no leases.
+        A lease from before the run had a name is let go. Raises `AdjudgeError` if the key or the service permits no
+        leases.
         """
+        earlier, self._owner = self._owner, client.run or self._owner
         try:
-            await client.wake_judge(client.run or self._owner, self.judge, lease_s=self.lease_s)
+            if earlier != self._owner:
+                await client.put_judge_to_sleep(earlier, self.judge, lease_s=END_LEASE_S)
+            await client.wake_judge(self._owner, self.judge, lease_s=self.lease_s)
         except (ConnectionFailed, TimedOut, NotReady, ServerError) as error:
             logger.warning("the judge cannot be woken: %s", error)
 
