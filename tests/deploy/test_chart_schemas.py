@@ -92,6 +92,13 @@ def test_kubernetes_accepts_every_object_of_its_own(tmp_path: Path) -> None:
 
 
 @needs_tools
+def test_kubernetes_accepts_the_queued_trainer_of_the_examples() -> None:
+    validated = run(VENV / "bin/kubernetes-validate", "--strict", "examples/cluster/kueue.yaml")
+    assert validated.returncode == 0, validated.stdout
+    assert "passed" in validated.stdout + validated.stderr
+
+
+@needs_tools
 @pytest.mark.parametrize("values", ["gpu-pool", "production"])
 def test_the_operators_accept_every_object_of_theirs(values: str) -> None:
     theirs = of_operators(values)
