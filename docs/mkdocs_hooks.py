@@ -21,7 +21,7 @@ OPENAPI_MARK = "<!-- openapi -->"
 
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<head>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
-_LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json", ".yaml": "yaml", ".toml": "toml"}
+_LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json", ".yaml": "yaml", ".toml": "toml", ".sbatch": "bash"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -50,6 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "reference/http-api.md":
         markdown = markdown.replace(OPENAPI_MARK, openapi_page(json.loads(OPENAPI.read_text(encoding="utf-8"))))
     elif page.file.generated_by and not (ROOT / uri).exists():
+        page.meta["search"] = {"exclude": True}  # the page that links to it is what a reader looks for
         return markdown  # a code block
 
     def site_link(link: re.Match[str]) -> str:
