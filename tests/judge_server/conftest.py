@@ -12,7 +12,7 @@ from pebble import ProcessPool
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.worker_pool import WorkerPool
-from rubric_store import RubricStore
+from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
@@ -63,6 +63,14 @@ def _no_worker_pool_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterat
     for pool in [one._pool for one in used if one._pool is not None]:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[SQLLedger]:
+    """A ledger on SQLite, empty."""
+    opened = SQLLedger(new_sqlite(tmp_path / "ledger.db"))
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Groups that are rewarded under weights of their own: the answer, the ledger and the recomputation."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.ledger.monitoring.gold import sample
 from judge_server.ledger.rows import recorded_page
 from judge_server.scoring.recompute import recompute
-from rubric_store import SQLLedger, migrations
+from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from trainer_client.wire import RewardRequest
@@ -40,16 +38,6 @@ def body(**fields: Any) -> dict[str, Any]:
 def declared(asked: dict[str, Any]) -> dict[str, Any]:
     """The request under the rubric's own weights."""
     return asked | {"reward": {name: value for name, value in asked["reward"].items() if name != "weighting"}}
-
-
-@pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[SQLLedger]:
-    """A new ledger."""
-    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
-    migrations.upgrade(url)
-    made = SQLLedger(url)
-    yield made
-    await made.close()
 
 
 def rewards(groups: Any) -> list[list[tuple[Any, ...]]]:

@@ -1,9 +1,7 @@
 """Saturated criteria are judged in a share of the groups, with unbiased rewards, until responses miss them again."""
 
-from collections.abc import AsyncIterator
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from judge_server.ledger.monitoring.gold import sample
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
-from rubric_store import SQLLedger, migrations
+from rubric_store import SQLLedger
 from tests.judge_server import support
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from trainer_client.dropout import CriteriaSample, draw_sample
@@ -103,15 +101,6 @@ def polite_unless_rude(batch: Batch, call: Call) -> Reply | CallFailure:
     if "polite" in call.question:
         return always("rude" not in response)(batch, call)
     return always("safe" in call.question or ("correct" in call.question and "even" in response))(batch, call)
-
-
-@pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[SQLLedger]:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
-    migrations.upgrade(url)
-    made = SQLLedger(url)
-    yield made
-    await made.close()
 
 
 async def scorer(ledger: SQLLedger | None) -> Scorer:

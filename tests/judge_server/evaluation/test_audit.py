@@ -1,7 +1,6 @@
 """Audits of runs that a scorer recorded: gamed and honest ones, against another judge, another rubric and labels."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey
-from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, rows, score
 from tests.judge_server.support import judge
 from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP, RunAudit
@@ -85,14 +83,6 @@ def run_of(answers: Answers, run: str = "r", steps: Sequence[int | None] = range
         | fields
         for number, step in enumerate(steps)
     ]
-
-
-@pytest.fixture
-async def ledger(tmp_path: Path, new_sqlite: NewSQLite) -> Any:
-    """An empty ledger."""
-    opened = SQLLedger(new_sqlite(tmp_path / "ledger.db"))
-    yield opened
-    await opened.close()
 
 
 async def record(ledger: SQLLedger, bodies: Any, marks: dict[str, str] = BY_PHRASE) -> None:
