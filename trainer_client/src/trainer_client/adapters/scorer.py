@@ -57,8 +57,7 @@ class Scored(NamedTuple):
     @property
     def components(self) -> dict[str, float]:
         """The component rewards by name, where `components` was asked for and no missing verdict could change one."""
-        given = self.answer.components if self.answer is not None else {}
-        return {name: reward for name, reward in given.items() if reward is not None}
+        return {} if self.answer is None else self.answer.known_components
 
     @property
     def explanation(self) -> str:

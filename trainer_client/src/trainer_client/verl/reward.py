@@ -158,7 +158,7 @@ async def compute_score(
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
         return _result(None, "unscored", [kind]) | fixed
     known: dict[str, Any] = {WEIGHTS_KEY: json.dumps(group.component_weights)}
-    known |= {f"{COMPONENT_KEY}{name}": value for name, value in response.components.items() if value is not None}
+    known |= {f"{COMPONENT_KEY}{name}": value for name, value in response.known_components.items()}
     return _score_result(response, step_deltas) | fixed | {key: known[key] for key in fixed if key in known}
 
 

@@ -537,6 +537,11 @@ class ResponseReward(AnswerModel):
     verdicts: tuple[Verdict, ...]
     steps: tuple[StepReward, ...] = ()
 
+    @property
+    def known_components(self) -> dict[str, float]:
+        """The component rewards by name, without those that a missing verdict could change."""
+        return {name: reward for name, reward in self.components.items() if reward is not None}
+
 
 class GroupRewards(AnswerModel):
     """The responses of one group in the request's order, and the digest of the rubric that they were judged by.

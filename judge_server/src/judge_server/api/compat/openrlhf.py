@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import Field, model_validator
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.scoring import CompatParameters, Label, component_rewards, read_group, score_responses
+from judge_server.api.compat.scoring import CompatParameters, Label, read_group, score_responses
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
@@ -97,7 +97,7 @@ async def openrlhf(
     work = parameters.request(tuple(groups) if len(groups) == 1 else distinct)
     scored = await run_while_connected(request, score_responses(request, work))
     rewards = tuple(response.reward for response in scored if response.reward is not None)
-    components = [component_rewards(response) for response in scored]
+    components = [response.known_components for response in scored]
     names = [name for name in components[0] if all(name in own for own in components)]
     logs = {f"rubric/{name}": tuple([own[name] for own in components]) for name in names}
     return OpenRLHFAnswer(

@@ -22,7 +22,6 @@ from judge_server.api.compat.scoring import (
     CompatParameters,
     JudgeInputs,
     Label,
-    component_rewards,
     read_group,
     score_responses,
 )
@@ -200,7 +199,7 @@ async def _judge(request: Request, keys: IdempotencyKeys, name: str, work: Rewar
         (scored,) = await score_responses(request, work)
         scores: dict[str, float | None] = {verdict.criterion: verdict.score for verdict in scored.verdicts}
         if work.reward.components is not None:
-            scores = {**component_rewards(scored)}
+            scores = {**scored.known_components}
         dimensions = {name: {"score": score} for name, score in scores.items()}
         result = RollResult(errcode=0, reward_score=scored.reward, dimention_reward_score=dimensions)
     except ServiceError as error:

@@ -181,11 +181,6 @@ def group_of(prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Gro
     return group.model_copy(update={"id": hashlib.sha256(text.encode()).hexdigest()[:32]})
 
 
-def component_rewards(scored: ResponseReward) -> dict[str, float]:
-    """The component rewards of a response; without those that a missing verdict could change."""
-    return {name: reward for name, reward in scored.components.items() if reward is not None}
-
-
 FIRST_RETRY_AFTER_S = 1.0
 """The seconds before the second attempt; each further one waits twice as long."""
 

@@ -15,7 +15,6 @@ from judge_server.api.compat.scoring import (
     CompatParameters,
     JudgeInputs,
     Label,
-    component_rewards,
     read_group,
     score_responses,
 )
@@ -103,5 +102,6 @@ async def slime(
 def _reward(scored: ResponseReward) -> SlimeReward:
     assert scored.reward is not None  # `score_responses` raises otherwise
     criteria = {verdict.criterion: verdict.score for verdict in scored.verdicts}
-    components = component_rewards(scored)
-    return SlimeReward(reward=float(scored.reward), status=scored.status, criteria=criteria, components=components)
+    return SlimeReward(
+        reward=float(scored.reward), status=scored.status, criteria=criteria, components=scored.known_components
+    )
