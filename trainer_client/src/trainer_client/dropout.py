@@ -134,7 +134,7 @@ def draw_sample(
     else:
         share = dropout.keep
         gone = {place for place in places if int.from_bytes(drawn(place)[:8], "big") >= share * 2**64}
-    return CriteriaSample(tuple(droppable), tuple([place in gone for place in range(len(criteria))]), share)
+    return CriteriaSample(droppable, tuple([place in gone for place in range(len(criteria))]), share)
 
 
 def _droppable(

@@ -320,8 +320,6 @@ class Scorer:
         self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> ScoringJob:
         deadline, asked = asyncio.get_running_loop().time() + request.deadline_s, AskedGroups.of(request)
-        if isinstance(request, wire.RewardRequest):
-            request = await with_saturated_criteria(request, project_id, self.ledger)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
         rubrics = await resolve_rubrics(
@@ -337,6 +335,8 @@ class Scorer:
             allow_retired=request.allow_retired,
         )
         prepared = None if asked.protocol is None else self.judge.prepared_for(asked.judging, asked.protocol)
+        if rewarded is not None:
+            request = rewarded = await with_saturated_criteria(rewarded, project_id, self.ledger)
         rules = DEFAULT_RULES
         if not isinstance(request, wire.ComparisonRequest):
             if options is not None and options.use == "probability":
