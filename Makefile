@@ -44,7 +44,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
+.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -99,6 +99,7 @@ lint-code:
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tests.docs.leftovers
 	@$(BIN)/python -m tests.request_options --check
+	@$(BIN)/python -m tests.docs.contents --check
 	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
 
 lint-secrets: # a file is read once, and again when it, the baseline or the tools change
@@ -173,10 +174,14 @@ format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(STAMP) $(DOCS_STAMP) ## build the documentation site into site/; a broken link fails
-	@$(BIN)/python -c "import json; from tests.judge_server.golden_files import openapi; print(json.dumps(openapi()))" \
-		> .cache/openapi.json
+docs: .cache/openapi.json ## build the documentation site into site/; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+
+docs-version: .cache/openapi.json ## commit the site to the branch gh-pages as VERSION, beside its other versions
+	@NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" mike deploy --update-aliases $(VERSION) $(ALIAS)
+
+.cache/openapi.json: $(STAMP) $(DOCS_STAMP)
+	@$(BIN)/python -c "import json; from tests.judge_server.golden_files import openapi; print(json.dumps(openapi()))" > $@
 
 $(DOCS_STAMP): docs/requirements.txt
 	@$(PYTHON) -m venv $(DOCS_VENV)

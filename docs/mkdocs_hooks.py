@@ -1,9 +1,11 @@
-"""Hooks of mkdocs: pages for the linked files outside `docs/`, and the HTTP reference from the OpenAPI document.
+"""Hooks of mkdocs: pages for linked files outside `docs/`, the HTTP reference, redirects, and `llms.txt`.
 
 A page of `docs/` may link to a file of the repository, as a forge shows it. The site holds a copy of each such file: a
-Markdown file as it is, any other as a code block. A link that leads nowhere stays one, and fails the strict build.
+Markdown file as it is, any other as a code block. A link that leads nowhere stays one, and fails the strict build. Addresses of pages that were moved lead to the new ones. `llms.txt` lists
+the pages for language models (https://llmstxt.org), and a Markdown file of each stands beside its page.
 """
 
+import html
 import json
 import posixpath
 import re
@@ -13,15 +15,25 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 OPENAPI = ROOT / ".cache/openapi.json"  # written by `make docs`
 OPENAPI_MARK = "<!-- openapi -->"
+MOVED = ROOT / "docs/reference/moved.md"
 
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<head>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+_MOVED_PAGE = re.compile(r"^\| `(?P<old>[\w/-]+\.md)` \| \[[^\]]+\]\(\.\./(?P<new>[^)]+)\) \|$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json", ".yaml": "yaml", ".toml": "toml", ".sbatch": "bash"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Redirect from each page that `MOVED` lists to the one that has its subject now."""
+    moved = {row["old"]: row["new"] for row in _MOVED_PAGE.finditer(MOVED.read_text(encoding="utf-8"))}
+    config.plugins["redirects"].config["redirect_maps"] = moved
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -58,6 +70,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{link['head']}{target}{link['anchor'] or ''})"
 
     return "".join(text if is_code else _LINK.sub(site_link, text) for is_code, text in _split_code(markdown))
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
+    """Keep the navigation, which `on_post_build` is not given."""
+    config.extra["navigation"] = nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write `llms.txt`, and the Markdown of each page that it lists."""
+    site = Path(config.site_dir)
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for section in config.extra["navigation"]:
+        if isinstance(section, Section):
+            lines += [f"## {section.title}", ""]
+            for page in _pages(section):
+                (site / page.file.src_uri).write_text(page.markdown or "", encoding="utf-8")
+                description = page.meta.get("description")
+                title = html.unescape(str(page.title))
+                lines.append(f"- [{title}]({page.file.src_uri})" + (f": {description}" if description else ""))
+            lines.append("")
+    (site / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _pages(section: Section) -> Iterator[Page]:
+    for item in section.children:
+        if isinstance(item, Section):
+            yield from _pages(item)
+        elif isinstance(item, Page):
+            yield item
 
 
 def _split_code(markdown: str) -> Iterator[tuple[bool, str]]:

@@ -3,8 +3,12 @@
 import re
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 PAGES = sorted(
     path
@@ -13,6 +17,7 @@ PAGES = sorted(
     if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches also contain Markdown files
 )
 
+_FRONT_MATTER = re.compile(r"\A---\n(?P<yaml>.*?)^---\n", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^(?P<fence>```|~~~)(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"`(?P<code>[^`\n]+)`")
@@ -24,9 +29,22 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def front_matter(page: Path) -> dict[str, Any]:
+    """What a page says of itself at its top: `description`, and `tags`, the other words that people search."""
+    found = _FRONT_MATTER.match(page.read_text(encoding="utf-8"))
+    return yaml.safe_load(found["yaml"]) if found else {}
+
+
+def title(page: Path) -> str:
+    """A page's first heading."""
+    heading = _HEADING.search(prose(page))
+    assert heading, f"{name(page)} has no heading"
+    return heading["title"]
+
+
 def prose(page: Path) -> str:
-    """A page without its code blocks."""
-    return _FENCED.sub("", page.read_text(encoding="utf-8"))
+    """A page without its front matter and code blocks."""
+    return _FENCED.sub("", _FRONT_MATTER.sub("", page.read_text(encoding="utf-8"), count=1))
 
 
 def blocks(page: Path, language: str) -> list[str]:

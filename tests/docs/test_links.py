@@ -56,13 +56,6 @@ def test_the_quickstart_of_the_readme_equals_the_file_of_that_name() -> None:
     assert blocks(ROOT / "README.md", "python") == [(ROOT / "examples/quickstart.py").read_text(encoding="utf-8")]
 
 
-def test_the_index_lists_every_page_of_the_documentation() -> None:
-    index = ROOT / "docs/index.md"
-    listed = {(index.parent / target).resolve() for target in links(index)}
-    missing = [name(page) for page in index.parent.rglob("*.md") if page != index and page not in listed]
-    assert not missing
-
-
 def test_the_scoring_examples_are_valid_messages_of_the_contract() -> None:
     request, answer = blocks(ROOT / "docs/scoring.md", "json")
     RewardRequest.model_validate_json(request)
