@@ -29,6 +29,7 @@ _MIN_SENTENCE = 30
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`\[(])")
 _PHRASE_TWICE = re.compile(r"\b(\w+(?:[^\w|]{1,3}\w+){2,9}[.:]?) \1")
 _PART = re.compile(r"\n\s*\n|\n *(?:[-*#>]+|\d{1,2}\.) ")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)  # such as why a block is not run
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|md|toml|json|yaml))`")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]+")
@@ -52,6 +53,7 @@ def repeated_elements(source: str) -> Iterator[str]:
 
 def repeated_prose(page: str) -> Iterator[str]:
     """The sentences that a page has twice, the words that follow themselves, and rows and files of a table."""
+    page = _COMMENT.sub("", page)
     tables = [table.splitlines()[2:] for table in _TABLE.findall(page)]
     parts = [" ".join(part.split()) for part in _PART.split(f"\n{_TABLE.sub(chr(10), page)}")]
     sentences = [one for part in parts for one in _SENTENCE.split(part) if len(one) >= _MIN_SENTENCE]

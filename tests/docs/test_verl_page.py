@@ -1,4 +1,4 @@
-"""`docs/verl.md` names existing objects, and its code runs as verl and OpenRLHF would run it."""
+"""The pages on verl and OpenRLHF name existing objects, and their code runs as these would run it."""
 
 import asyncio
 import importlib.util
@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.docs.pages import ROOT, blocks, table
+from tests.docs.pages import ROOT, blocks, name, table
 from tests.trainer_client.verl_services import JUDGED, SHORT, TOO_LONG, running
 from trainer_client import Client, JudgingFailed
 from trainer_client.client.keywords import RewardKeywords
@@ -21,10 +21,13 @@ from trainer_client.verl.estimators import ESTIMATORS
 
 pytestmark = pytest.mark.trl
 
-PAGE = ROOT / "docs/verl.md"
+PAGE = ROOT / "docs/how-to/train-with-verl.md"
+SETTINGS = ROOT / "docs/reference/verl-settings.md"
+OPENRLHF_PAGE = ROOT / "docs/how-to/train-with-openrlhf.md"
 ADDRESS = "http://127.0.0.1:8000"
-TRY, OPENRLHF = blocks(PAGE, "python")
-COMMANDS = [*blocks(PAGE, "diff"), *blocks(PAGE, "console")]
+(TRY,) = blocks(PAGE, "python")
+(OPENRLHF,) = blocks(OPENRLHF_PAGE, "python")
+COMMANDS = [*blocks(PAGE, "diff"), *blocks(PAGE, "bash")]
 OWN = {"reward_router_address", "reward_model_tokenizer"}
 KEYWORDS = {name for name, p in inspect.signature(compute_score).parameters.items() if p.kind is p.KEYWORD_ONLY} - OWN
 
@@ -49,13 +52,13 @@ def named(pattern: str) -> set[str]:
 
 
 def test_every_setting_of_the_reward_has_a_row() -> None:
-    assert {name for row in table(PAGE, "Settings") for name in codes(row["name"])} == KEYWORDS
+    assert {name for row in table(SETTINGS, "Settings") for name in codes(row["name"])} == KEYWORDS
 
 
 def test_the_documented_defaults_are_those_of_the_function() -> None:
     said = {
         name: default
-        for row in table(PAGE, "Settings")
+        for row in table(SETTINGS, "Settings")
         for name, default in zip(codes(row["name"]), row["default"].replace("`", "").split(", "), strict=True)
     }
     own = {name: inspect.signature(compute_score).parameters[name].default for name in said if name != "url"}
@@ -65,8 +68,7 @@ def test_the_documented_defaults_are_those_of_the_function() -> None:
 
 
 def test_every_estimator_has_a_row() -> None:
-    under = PAGE.read_text(encoding="utf-8").split("Of the advantages", 1)[1].split("\n## ", 1)[0]
-    assert re.findall(r"^\| `(\w+)` \|", under, re.MULTILINE) == list(ESTIMATORS)
+    assert [name for row in table(SETTINGS, "Estimators") for name in codes(row["name"])] == list(ESTIMATORS)
 
 
 def test_the_commands_use_existing_names() -> None:
@@ -79,7 +81,7 @@ def test_the_commands_use_existing_names() -> None:
 
 
 def test_every_penalty_option_on_the_page_exists() -> None:
-    said = PAGE.read_text(encoding="utf-8")
+    said = SETTINGS.read_text(encoding="utf-8")
     options = set(re.findall(r"`(\w+_(?:penalty|factor))`", said))
     assert (
         options == {"length_penalty", "overlong_penalty", "truncation_factor"} <= RewardKeywords.__annotations__.keys()
@@ -87,7 +89,7 @@ def test_every_penalty_option_on_the_page_exists() -> None:
 
 
 def test_a_row_can_be_tried_as_shown(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(TRY.replace(ADDRESS, address), "docs/verl.md", "exec"), {})
+    exec(compile(TRY.replace(ADDRESS, address), name(PAGE), "exec"), {})
     assert capsys.readouterr().out == "1.0 scored \n"
 
 
@@ -114,7 +116,7 @@ def asked(module: ModuleType, query: str, prompt: str, label: object) -> dict[st
 
 
 def test_openrlhf_gets_the_services_reward(reward_file: ModuleType) -> None:
-    [written] = blocks(PAGE, "json")
+    [written] = blocks(OPENRLHF_PAGE, "json")
     prompt = "<|im_start|>user\nWhat is 6 times 7?<|im_end|>\n<|im_start|>assistant\n"
     for response, worth in (("42", 1.0), ("It is 42.", 0.0)):
         got = asked(reward_file, f"{prompt}{response}<|im_end|>", prompt, json.loads(written))

@@ -34,8 +34,10 @@ from trainer_client.trl import RubricGRPOConfig
 pytestmark = pytest.mark.trl
 
 FOLDER = ROOT / "examples/cluster"
-EIGHT = ROOT / "docs/eight-gpus.md"
-SLURM = ROOT / "docs/slurm.md"
+EIGHT = ROOT / "docs/how-to/put-the-judge-on-the-training-node.md"
+ESTIMATE = ROOT / "docs/how-to/estimate-the-time-of-a-training-step.md"
+SLURM = ROOT / "docs/how-to/run-on-slurm.md"
+TWO_NODES = ROOT / "docs/how-to/run-on-two-nodes.md"
 GSM8K = [  # in the data set's own format, with its calculator annotations
     {"question": f"A pen costs {n} dollars. What do 1,000 pens and a {n} dollar bag cost?",
      "answer": f"The pens cost {n}*1000=$<<{n}*1000={n}000>>{n}000.\nIn all that is ${n}000+{n}.\n#### {n},00{n}"}
@@ -102,7 +104,7 @@ def test_a_run_that_is_started_again_continues_from_its_checkpoint(
 
 def launches(page: Path) -> list[list[str]]:
     """The arguments of each `accelerate launch` on a page."""
-    lines = [line for block in blocks(page, "console") for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line.split("accelerate launch", 1)[1]) for line in lines if "accelerate launch" in line]
 
 
@@ -140,7 +142,7 @@ def test_the_commands_on_the_page_are_read_by_accelerate_and_trl(monkeypatch: py
 
 
 def test_every_judge_on_the_pages_has_an_engine_that_exists() -> None:
-    found = [url for page in (EIGHT, SLURM) for block in blocks(page, "console") for url in
+    found = [url for page in (EIGHT, TWO_NODES) for block in blocks(page, "bash") for url in
              re.findall(r"--engine '?(vllm://[^'\s]+)", block)]  # fmt: skip
     assert len(found) == 3
     for url in found:
@@ -148,7 +150,7 @@ def test_every_judge_on_the_pages_has_an_engine_that_exists() -> None:
 
 
 def test_the_deadline_on_the_page_follows_from_its_formula() -> None:
-    said = EIGHT.read_text(encoding="utf-8")
+    said = ESTIMATE.read_text(encoding="utf-8")
     (numbers,) = re.findall(r"5 × (\d+) × \((\d+) \+ ([\d,]+) \+ (\d+) × 80\) / \(([\d,]+) × 1\) = (\d+) s", said)
     responses, prompt, longest, criteria, speed, seconds = (int(one.replace(",", "")) for one in numbers)
     settings = yaml.safe_load((FOLDER / "gsm8k.yaml").read_text(encoding="utf-8"))
@@ -241,7 +243,7 @@ def slurm(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def train_on_slurm(slurm: Path, status: int, makes: str) -> int:
     """Run `trainer.sbatch` with the page's settings; return its exit status."""
-    (line,) = (one for block in blocks(SLURM, "console") for one in block.splitlines() if "trainer.sbatch" in one)
+    (line,) = (one for block in blocks(SLURM, "bash") for one in block.splitlines() if "trainer.sbatch" in one)
     settings = shlex.split(line.partition("trainer.sbatch")[2])
     environment = os.environ | {"STATUS": str(status), "MAKES": str(slurm / "out" / makes)}
     done = subprocess.run(["bash", FOLDER / "trainer.sbatch", *settings], cwd=slurm, env=environment, check=False)

@@ -30,7 +30,7 @@ def lines(name: str, without: str | None = None) -> list[str]:
 
 def changes(sign: str) -> list[str]:
     """The lines that the page removes or adds, with the script's address."""
-    (diff,) = blocks(ROOT / "docs/training.md", "diff")
+    (diff,) = blocks(ROOT / "docs/how-to/use-adjudge-with-trl.md", "diff")
     shown = [line.removeprefix(sign).removeprefix(" ") for line in diff.splitlines() if line.startswith(sign)]
     return [line.replace("http://judge:8000", ADDRESS) for line in shown]
 
