@@ -1,4 +1,4 @@
-"""Writes the tables of contributed bake-offs in docs/models.md, from the files in docs/bakeoffs.
+"""Writes the tables of contributed bake-offs in docs/reference/judge-models.md, from the files in docs/bakeoffs.
 
 A file is what `adjudge bakeoff … --json` prints. `python -m tests.docs.bakeoffs` reads the files and writes the tables.
 A file that is anything else is refused.
@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 ROOT = Path(__file__).parents[2]
-FOLDER, PAGE = ROOT / "docs/bakeoffs", ROOT / "docs/models.md"
+FOLDER, PAGE = ROOT / "docs/bakeoffs", ROOT / "docs/reference/judge-models.md"
 BEGIN, END = "<!-- bake-offs: written by python -m tests.docs.bakeoffs -->", "<!-- end of bake-offs -->"
 _HOW = "Write it with: adjudge bakeoff held.jsonl --judge … --judge … --json"
 
@@ -129,7 +129,7 @@ def tables(folder: Path = FOLDER) -> str:
 
 def _table(name: str, one: BakeOffFile) -> str:
     lines = [
-        f"[`{one.dataset}`](bakeoffs/{name}), {one.examples}; labels by {one.labels_by};",
+        f"[`{one.dataset}`](../bakeoffs/{name}), {one.examples}; labels by {one.labels_by};",
         f"{one.machine}; {one.measured}:",
         "",
         "| judge | verdicts | failed | balanced accuracy | AUROC | ECE | seconds | tokens computed |",

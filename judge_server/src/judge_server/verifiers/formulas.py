@@ -1,7 +1,7 @@
 """Compare two answers: as what they denote where every token of both is accounted for, else as text.
 
-Both answers are read in the same way, by `judge_server.verifiers.reader`. `docs/scoring.md` has a table of what is
-equal to what. Comparing may take long on a hostile answer, so it runs in a worker process that can be killed.
+Both answers are read in the same way, by `judge_server.verifiers.reader`. `docs/reference/reading-responses.md` lists
+what is equal to what. Comparing may take long on a hostile answer, so it runs in a worker process that can be killed.
 """
 
 import re

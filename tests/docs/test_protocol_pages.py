@@ -1,4 +1,4 @@
-"""`docs/judging.md` covers all modes, protocols and engines, links an example for each cell, and its code runs."""
+"""The pages on protocols and on reading responses cover every mode, protocol, engine and program."""
 
 import json
 import re
@@ -12,17 +12,14 @@ from judge_server.engines import engine_from_url
 from judge_server.ports import JudgeResult
 from judge_server.verifiers import Check, tool_uses
 from judge_server.verifiers.worker import decide
-from tests.docs.pages import ROOT, blocks, table
+from tests.docs.pages import ROOT, table
 from tests.services.processes import Service
-from trainer_client import Client
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Response, Verification, VerificationMethod
 
-PAGE = ROOT / "docs/judging.md"
-ADDRESS = "http://127.0.0.1:8000"
-SNIPPETS = blocks(PAGE, "python")
-PROGRAMS = table(PAGE, "Criteria that a program decides")
+PAGE = ROOT / "docs/reference/protocols.md"
+PROGRAMS = table(ROOT / "docs/reference/reading-responses.md", "Programs")
 
 
 def codes(cell: str) -> list[str]:
@@ -36,25 +33,25 @@ def address(shared_service: Service) -> str:
 
 
 def test_every_mode_is_listed_with_its_protocols_and_its_default_first() -> None:
-    offered = {codes(row["mode"])[0]: tuple(codes(row["fed by"])) for row in table(PAGE, "Which mode")}
+    offered = {codes(row["mode"])[0]: tuple(codes(row["fed by"])) for row in table(PAGE, "Modes and their protocols")}
     assert offered == PROTOCOLS_FOR
 
 
 def test_every_protocol_is_listed() -> None:
-    assert {codes(row["protocol"])[0] for row in table(PAGE, "Which protocol")} == set(get_args(JudgingProtocol))
+    assert {codes(row["protocol"])[0] for row in table(PAGE, "Protocols")} == set(get_args(JudgingProtocol))
 
 
 def test_every_engine_is_listed() -> None:
     with pytest.raises(ValueError, match="unknown") as refused:
         engine_from_url("nonsense://")
-    offered = {code.partition("://")[0] for row in table(PAGE, "Which engine") for code in codes(row["URL"])}
+    offered = {code.partition("://")[0] for row in table(PAGE, "Engines") for code in codes(row["URL"])}
     known = set(re.findall(r"([a-z+]+)://", str(refused.value))) - {"nonsense"}
     assert offered == known
 
 
 def test_exactly_the_usable_cells_of_the_grid_link_an_example() -> None:
     linked = {}
-    for row in table(PAGE, "Which go together"):
+    for row in table(PAGE, "Examples"):
         (mode,) = codes(row.pop("mode"))
         for column, cell in row.items():
             protocol = column.strip("`")
@@ -68,7 +65,7 @@ def test_exactly_the_usable_cells_of_the_grid_link_an_example() -> None:
         for protocol in named or ("none",):
             name = mode if protocol == "none" else f"{mode}.{protocol}"
             own = not named or protocol == named[0]
-            expected[mode, protocol] = (f"../examples/judging/{name}.json", own)
+            expected[mode, protocol] = (f"../../examples/judging/{name}.json", own)
     assert linked == expected
 
 
@@ -93,23 +90,6 @@ def test_a_program_decides_its_example_as_the_page_says(row: dict[str, str]) -> 
 def test_every_program_has_a_row() -> None:
     methods = {json.loads(codes(row["verification"])[0])["method"] for row in PROGRAMS}
     assert methods == set(get_args(VerificationMethod)) - {"judge"}
-
-
-def test_the_commands_send_existing_files() -> None:
-    sent = re.findall(r"-d @(\S+)", "".join(blocks(PAGE, "console")))
-    assert len(sent) == 3
-    assert all((ROOT / path).is_file() for path in sent)
-
-
-@pytest.mark.processes
-def test_the_snippets_run_in_sequence_against_a_service(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {}
-    for number, code in enumerate(SNIPPETS):
-        exec(compile(code.replace(ADDRESS, address), f"docs/judging.md, snippet {number}", "exec"), names)
-        assert capsys.readouterr().out, f"snippet {number} prints nothing"
-    client = names["client"]
-    assert isinstance(client, Client)
-    client.close()
 
 
 @pytest.mark.processes
