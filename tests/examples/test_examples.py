@@ -55,3 +55,11 @@ def test_the_gsm8k_labels_equal_the_comparison_of_final_answers() -> None:
         assert [answer is not None and float(answer.replace(",", "")) == right for answer in found] == label[
             "is_correct"
         ]
+
+
+def test_the_labelled_gsm8k_rows_are_the_groups_with_these_labels() -> None:
+    labels = [json.loads(line) for line in (EXAMPLES / "gsm8k.labels.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (EXAMPLES / "gsm8k.labelled.jsonl").read_text().splitlines()]
+    for line, label, row in zip(groups("gsm8k.jsonl"), labels, rows, strict=True):
+        assert (row["id"], row["responses"]) == (line.group.id, list(line.group.responses))
+        assert [found["answer"] for found in row["labels"]] == label["is_correct"]

@@ -462,7 +462,7 @@ async def labels(
         Query(description="Only labels of this person.", examples=["key 2c7rnm4dqvyxkz5e"], max_length=200),
     ] = None,
 ) -> Response:
-    """Each line is a labelled group, as `adjudge evaluate` and `adjudge calibrate` read it: docs/evaluation.md.
+    """Each line is a labelled group, as `adjudge evaluate` and `adjudge calibrate` read it.
 
     Where several people labelled a verdict, most decide, and it is left out if they are split. Labels of responses that
     are conversations, or whose texts the ledger does not keep, are left out too.

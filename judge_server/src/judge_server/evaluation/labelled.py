@@ -36,7 +36,7 @@ T = TypeVar("T")
 Half: TypeAlias = Literal["fit", "held"]
 
 FEWEST_LABELS_OF_A_PROBE = 16
-"""With fewer labels, a probe decides no better than calibrated words do (docs/agreement.md)."""
+"""With fewer labels, a probe decides no better than calibrated words do (docs/studies/agreement.md)."""
 
 MET_FROM = 0.5
 """The lowest label that counts as met, and the lowest score of a verdict that counts as a yes."""

@@ -115,8 +115,8 @@ CANDIDATES: tuple[Candidate, ...] = (
         "qwen3.5-2b", "llama.cpp", HubFile("unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"), 1_280_835_840,
         262_144, "Apache-2.0",
     ),
-    _catalogued("qwen2.5-coder-1.5b", "Mean balanced accuracy 0.68 over ten tasks (docs/agreement.md)"),
-    _catalogued("qwen2.5-coder-0.5b", "Close to chance on most tasks (docs/agreement.md)"),
+    _catalogued("qwen2.5-coder-1.5b", "Mean balanced accuracy 0.68 over ten tasks (docs/studies/agreement.md)"),
+    _catalogued("qwen2.5-coder-0.5b", "Close to chance on most tasks (docs/studies/agreement.md)"),
 )  # fmt: skip
 """The models, the one to prefer first."""
 

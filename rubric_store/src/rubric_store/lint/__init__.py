@@ -1,7 +1,7 @@
 """Lint for rubrics: the papers' structural rules, and common sense about wording, weights and overlap.
 
 Lint reads criteria alone and asks no model, so it cannot tell whether a criterion is true. It finds what makes judges
-disagree or rewards go the wrong way. `docs/rubric-lint.md` measures how often it is right.
+disagree or rewards go the wrong way. `docs/studies/rubric-lint-precision.md` measures how often it is right.
 
 Wording rules use the English word lists under `english/`; another language would be another folder of lists.
 
