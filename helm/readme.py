@@ -22,10 +22,10 @@ helm install adjudge helm/adjudge --namespace judging --values my-values.yaml --
 helm test adjudge --namespace judging
 ```
 
-Without `--values` this is [a trial](../../docs/deploy.md#try-it-on-kind), not for production. For anything else, give
-`existingSecret`: [Deploying](../../docs/deploy.md#in-a-cluster) says how to push the images and create the Secret. Sets
-of values to start from are in `ci/`. Every component takes the values of a pod (`extraEnv`, `podAnnotations`,
-`affinity` …). `null` removes a default, as a security context on OpenShift.
+Without `--values` this is [a trial](../../docs/how-to/try-it-on-kind.md), not for production. For anything else, give
+`existingSecret`: [Deploy with Helm](../../docs/how-to/deploy-with-helm.md) says how to push the images and create the
+Secret. Sets of values to start from are in `ci/`. Every component takes the values of a pod (`extraEnv`,
+`podAnnotations`, `affinity` …). `null` removes a default, as a security context on OpenShift.
 
 This page is made by `helm/readme.py` from `values.yaml`.
 

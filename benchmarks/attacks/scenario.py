@@ -48,7 +48,7 @@ DESCRIPTORS = 512
 """Limit of the service's open files and connections; it allows fewer connections than one attack opens idly."""
 
 ENGINE_CALLS = 32
-"""Calls of one run that may be at the engine: half of its places, as operating.md advises where strangers have keys."""
+"""Calls of one run that may be at the engine: half of its places, as "See why the queue is long" advises."""
 
 _SMALL_DISK = "256m"
 _CALM_DATABASE = "calm"

@@ -1,4 +1,4 @@
-"""`docs/deploy.md` shows existing commands, creates the secret that the chart reads, and offers every value set."""
+"""The pages on deploying show existing commands, create the secret that the chart reads, and offer every value set."""
 
 import re
 
@@ -10,20 +10,23 @@ from tests.deploy.tools import HELM, ROOT, needs_tools, run
 from tests.docs.pages import blocks, code_spans, table
 from tests.services.command_tree import commands
 
-PAGE = ROOT / "docs/deploy.md"
-CONSOLE = "".join(blocks(PAGE, "console"))
+PAGE = ROOT / "docs/how-to/deploy-with-helm.md"
+PROCESSES = ROOT / "docs/explanation/api-and-judges.md"
+KEYS = ROOT / "docs/reference/deployment.md"
+NAMES = ("deploy-with-docker-compose", "deploy-with-helm", "upgrade-without-losing-verdicts", "roll-back-a-release")
+COMMANDS = "".join(block for name in NAMES for block in blocks(ROOT / f"docs/how-to/{name}.md", "bash"))
 
 
 def test_every_process_and_every_command_exists() -> None:
-    processes = [re.findall(r"`adjudge (\w+)`", row["process"]) for row in table(PAGE, "The processes")]
+    processes = [re.findall(r"`adjudge (\w+)`", row["process"]) for row in table(PROCESSES, "The processes")]
     assert {(name,) for found in processes for name in found} <= commands().keys()
-    shown = re.findall(r"(?:run --rm migrate|-- adjudge) (\w+) (\w+)", CONSOLE)
+    shown = re.findall(r"(?:run --rm migrate|-- adjudge) (\w+) (\w+)", COMMANDS)
     assert len(shown) >= 3
     assert set(shown) <= commands().keys()
 
 
 def test_every_scope_of_a_key_exists() -> None:
-    assert set(re.findall(r"--scope (\S+)", CONSOLE)) <= SCOPE_PERMISSIONS.keys()
+    assert set(re.findall(r"--scope (\S+)", COMMANDS)) <= SCOPE_PERMISSIONS.keys()
 
 
 def test_every_value_set_is_offered() -> None:
@@ -37,8 +40,8 @@ def test_every_value_set_is_offered() -> None:
 
 @needs_tools
 @pytest.mark.parametrize("values", VALUE_SETS)
-def test_the_page_names_every_key_of_the_secret_that_the_chart_reads(values: str) -> None:
-    made = set(re.findall(r"--from-literal=([a-z-]+)=", CONSOLE))
+def test_the_pages_name_every_key_of_the_secret_that_the_chart_reads(values: str) -> None:
+    made = set(re.findall(r"--from-literal=([a-z-]+)=", COMMANDS))
     references = [
         entry["valueFrom"]["secretKeyRef"]
         for _, container in containers(values)
@@ -50,13 +53,13 @@ def test_the_page_names_every_key_of_the_secret_that_the_chart_reads(values: str
     scaled = {ref["key"] for found in objects(values) for ref in found.get("spec", {}).get("secretTargetRef", [])}
     extra = {"cpu-dev": {"postgres-password", "redis-password"}}.get(values, set())
     assert read == made | extra
-    assert (scaled | extra | optional) <= set(code_spans(PAGE))
+    assert (scaled | extra | optional) <= set(code_spans(KEYS))
 
 
 @needs_tools
 def test_helms_timeout_exceeds_the_deadline_of_the_migration() -> None:
     (job,) = [found for found in objects("production") if found["kind"] == "Job"]
-    shown = re.findall(r"^helm (?:install|upgrade) .+$", CONSOLE, re.MULTILINE)
+    shown = re.findall(r"^helm (?:install|upgrade) .+$", COMMANDS, re.MULTILINE)
     assert len(shown) >= 2
     for command in shown:
         minutes = re.search(r" --timeout (\d+)m\b", command)

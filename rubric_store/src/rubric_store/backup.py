@@ -31,7 +31,9 @@ def copy_sqlite(url: str, to: Path) -> int:
     """
     parsed = read_url(url)
     if parsed.drivername != SQLITE or parsed.database is None:
-        raise ValueError("only a SQLite file can be copied; for PostgreSQL use pg_dump, see docs/backup.md")
+        raise ValueError(
+            "only a SQLite file can be copied; for PostgreSQL use pg_dump, see docs/how-to/back-up-and-restore.md"
+        )
     if not Path(parsed.database).is_file():
         raise ValueError(f"the database {parsed.database} does not exist")
     if to.exists():

@@ -178,7 +178,7 @@ async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey,
     if key_id is None:
         raise ValueError(
             "it does not have the form of a key: adj_, 16 characters of a-z and 2-7, an underscore, and 43 characters "
-            "of A-Z, a-z, 0-9, '-' and '_'; docs/deploy.md has a command that generates one"
+            "of A-Z, a-z, 0-9, '-' and '_'; docs/how-to/give-a-team-a-key.md has a command that generates one"
         )
     tenants = TenantStore(settings.store_url, actor=command_line_user)
     try:

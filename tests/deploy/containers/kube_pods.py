@@ -53,7 +53,7 @@ class Cluster:
         podman("network", "create", self.name)
 
     def create_secrets(self) -> str:
-        """Create the release's Secret as docs/deploy.md does, and the chart's own; return the bootstrap key."""
+        """Create the release's Secret as the page on Helm does, and the chart's own; return the bootstrap key."""
         password = secrets.token_hex(8)
         redis = f"redis://:{password}@adjudge-redis:6379"
         key = f"adj_{base64.b32encode(secrets.token_bytes(10)).decode().lower()}_{secrets.token_urlsafe(32)}"

@@ -1,8 +1,7 @@
 """The compose file, started on an empty host by the documented commands, and the operations that a team needs later.
 
-The commands are taken from `docs/deploy.md` and `docs/backup.md` and run unchanged, with a `docker` that passes compose
-files to podman-compose. All requests go through published ports. A model that this machine already has is not
-downloaded again.
+The commands are taken from `docs/how-to/` and run unchanged, with a `docker` that passes compose files to
+podman-compose. All requests go through published ports. A model that this machine already has is not downloaded again.
 """
 
 import json
@@ -32,7 +31,8 @@ from trainer_client.errors import AdjudgeError
 
 pytestmark = [needs_containers, pytest.mark.containers, pytest.mark.slow]
 
-DEPLOY, BACKUP = ROOT / "docs/deploy.md", ROOT / "docs/backup.md"
+HOW_TO = ROOT / "docs/how-to"
+DEPLOY, BACKUP = HOW_TO / "deploy-with-docker-compose.md", HOW_TO / "back-up-and-restore.md"
 MODEL = "qwen2.5-coder-0.5b"
 PROJECT = "adjudge-test-stack"
 MOST_COMMANDS = 5
@@ -57,7 +57,7 @@ exec {shutil.which("podman")} "${{words[@]}}"
 
 def commands(page: Path, containing: str) -> str:
     """Return the block of commands of a page that contains a text, as one script."""
-    (block,) = [block for block in blocks(page, "console") if containing in block]
+    (block,) = [block for block in blocks(page, "bash") if containing in block]
     return block
 
 

@@ -16,7 +16,7 @@ for the share rho of the time, it waits about
     T rho^(sqrt(2 (k + 1)) - 1) / (k (1 - rho)), with k = max(1, c / n)
 
 which is Sakasegawa's approximation (1977, Ann. Inst. Statist. Math. 29:67-75) for k servers of whole steps; with k = 1
-it is processor sharing, T / (1 - rho) in all. docs/scale.md compares this with a simulation of the queue.
+it is processor sharing, T / (1 - rho) in all. docs/studies/scale.md compares this with a simulation of the queue.
 """
 
 import asyncio

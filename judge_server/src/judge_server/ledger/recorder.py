@@ -7,7 +7,7 @@ other two if they crash. All are daemon threads, so that a hanging database does
 next process writes what is left in the spool.
 
 For operations, `AttemptRecorder` records only the attempt at a chunk whose response the operation keeps, so the ledger
-has each group once, as in its result. docs/ledger.md lists the exceptions.
+has each group once, as in its result. docs/reference/ledger.md lists the exceptions.
 """
 
 import asyncio

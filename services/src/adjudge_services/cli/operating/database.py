@@ -115,7 +115,7 @@ def down(
 def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the file must not exist.")]) -> None:
     """Copy the SQLite database to a file, as of one moment. Services may keep running.
 
-    For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
+    For PostgreSQL use pg_dump; docs/how-to/back-up-and-restore.md describes that and what else to back up.
     """
     try:
         size = copy_sqlite(Settings().store_url, file)
