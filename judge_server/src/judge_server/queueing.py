@@ -4,7 +4,14 @@
 start tag: the larger of the virtual time at which the run became active and the tag of its previous item plus that
 item's cost divided by the run's weight. The item with the smallest tag is served, and its tag becomes the virtual
 time. Over any interval in which two runs are both active, the service they receive, divided by their weights, differs
-by at most one item of each. Removing a waiting item costs its run nothing.
+by at most one item of each, unless the items belong to batches. Removing a waiting item costs its run nothing.
+
+The runs of a project finish batch after batch. A batch is what a run asks for at one training step, which waits for the
+last of its verdicts, and two batches that share the engine piece by piece both end late. Virtual time is therefore that
+of generalised processor sharing (Parekh and Gallager, 1993, IEEE/ACM Trans. Networking 1:344-357): it advances by the
+service divided by the weights of the runs that would still have work if they shared it. The run whose batch would end
+first if they shared is served, so that each batch ends no later than it then would, but for one item (the fair sojourn
+protocol; Friedman and Henderson, 2003, SIGMETRICS). Items without a batch go by their start tags (decision 0094).
 
 An idle run or project that has been served before earns a credit: its start tag when it becomes active again is its
 last one, but at most `idle_credit_s` seconds of virtual time behind. So a light run does not wait for the queue of a
@@ -23,7 +30,7 @@ import math
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -69,6 +76,7 @@ class FairQueueItem(Generic[T]):
         share: the weight of the project, above 0.
         resumed: the item is the remainder of work that was served before. It precedes the other items of its run,
             and costs other runs nothing.
+        batch: the name of the batch that the item belongs to within its run; empty if it is needed by itself.
     """
 
     run: str
@@ -77,6 +85,7 @@ class FairQueueItem(Generic[T]):
     item: T
     share: float = 1.0
     resumed: bool = False
+    batch: str = ""
 
 
 class FairQueue(Generic[T]):
@@ -110,9 +119,10 @@ class FairQueue(Generic[T]):
         make_clock = partial(_VirtualClock[str], idle_credit_s, clock)
         self._classes: _VirtualClock[Priority] = _VirtualClock(0.0, clock)
         self._projects: dict[Priority, _VirtualClock[str]] = {"online": make_clock(), "bulk": make_clock()}
-        self._runs: dict[Priority, defaultdict[str, _VirtualClock[str]]] = {
-            "online": defaultdict(make_clock),
-            "bulk": defaultdict(make_clock),
+        make_run_clock = partial(_BatchClock, idle_credit_s, clock)
+        self._runs: dict[Priority, defaultdict[str, _BatchClock]] = {
+            "online": defaultdict(make_run_clock),
+            "bulk": defaultdict(make_run_clock),
         }
         self._waiting: dict[Priority, dict[str, _RunQueue[T]]] = {"online": {}, "bulk": {}}
         self._length = 0
@@ -122,15 +132,15 @@ class FairQueue(Generic[T]):
 
     def push(self, entry: FairQueueItem[T]) -> None:
         """Add an item behind those of its run and class; a resumed item goes behind the other resumed ones."""
-        runs = self._waiting[entry.priority]
+        runs, project = self._waiting[entry.priority], project_of_run(entry.run)
         if not runs:
             self._classes.activate(entry.priority)
         if entry.run not in runs:
-            project = project_of_run(entry.run)
             if project not in map(project_of_run, runs):
                 self._projects[entry.priority].activate(project)
             runs[entry.run] = _RunQueue()
-            self._runs[entry.priority][project].activate(entry.run)
+            self._runs[entry.priority][project].activate(entry.run, self._weight(entry))
+        self._runs[entry.priority][project].add(entry.run, entry.batch, entry.cost)
         runs[entry.run].add(entry)
         self._length += 1
 
@@ -141,6 +151,7 @@ class FairQueue(Generic[T]):
         if run_queue is None or not run_queue.discard(entry):
             return False
         self._length -= 1
+        self._runs[entry.priority][project_of_run(entry.run)].remove(entry.run, entry.batch, entry.cost)
         self._discard_idle(entry)
         return True
 
@@ -155,8 +166,8 @@ class FairQueue(Generic[T]):
             eligible[priority] = _by_project([run for run in runs if run not in excluded_runs])
             if eligible[priority]:
                 project = self._projects[priority].first(eligible[priority])
-                run = self._runs[priority][project].first(eligible[priority][project])
-                heads[priority] = runs[run].first()
+                own = {run: runs[run].first() for run in eligible[priority][project]}
+                heads[priority] = own[self._runs[priority][project].first(own)]
         if not heads:
             return None
         costs = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
@@ -167,14 +178,16 @@ class FairQueue(Generic[T]):
         self._length -= 1
         self._classes.charge(entry.priority, costs[entry.priority])
         project_clock.charge(project, entry.cost / entry.share)
-        run_clocks[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
-        for other in waiting:
-            if other in excluded_runs:
-                run_clocks[project_of_run(other)].skip(other)
-                if project_of_run(other) not in eligible[entry.priority]:
-                    project_clock.skip(project_of_run(other))
+        skipped = [other for other in waiting if other in excluded_runs]
+        run_clocks[project].serve(entry.run, entry.batch, entry.cost, skipped)
+        for other in skipped:
+            if project_of_run(other) not in eligible[entry.priority]:
+                project_clock.skip(project_of_run(other))
         self._discard_idle(entry)
         return entry
+
+    def _weight(self, entry: FairQueueItem[T]) -> float:
+        return self._weights.get(label_of_run(entry.run), 1.0)
 
     def _discard_idle(self, entry: FairQueueItem[T]) -> None:
         """Drop the run of an item that left the queue, if the run is now empty, and tags that are out of date."""
@@ -267,6 +280,137 @@ class _VirtualClock(Generic[K]):
             self._now = max(self._tags.values())  # with all keys idle, every tag may be dropped
         if self._now >= min(self._tags.values()):
             self._tags = {key: tag for key, tag in self._tags.items() if tag > self._now or key in waiting}
+
+
+@dataclass(slots=True)
+class _RunTags:
+    """The place of a run in virtual time.
+
+    Attributes:
+        weight: the weight of the run.
+        start: the virtual time at which its current batch, or its next item without one, begins.
+        end: the virtual time at which all of its work ends.
+        batch: the name of the batch that it has begun; empty for none.
+        begun: the cost that was served of this batch.
+        waiting: the cost that waits, and the number of items, by batch.
+        served: the number of the item of the project that was served last for this run.
+    """
+
+    weight: float
+    start: float
+    end: float
+    batch: str = ""
+    begun: float = 0.0
+    waiting: dict[str, tuple[float, int]] = field(default_factory=dict)
+    served: int = 0
+
+    def add(self, batch: str, cost: float, items: int) -> None:
+        """Add items of a batch, or remove them with negative numbers."""
+        own, number = self.waiting.pop(batch, (0.0, 0))
+        if number + items:
+            self.waiting[batch] = (own + cost, number + items)
+
+    def leave_batch(self) -> None:
+        """Move the start behind what was served of a batch that the run does not continue."""
+        self.start += self.begun / self.weight
+        self.batch, self.begun = "", 0.0
+
+    def order(self, batch: str) -> float:
+        """The virtual time by which the run's next item is ordered: its batch's end, or its own start without one."""
+        begun = self.begun / self.weight
+        if not batch:
+            return self.start + begun
+        own = self.waiting[batch][0] / self.weight
+        return self.start + begun + own
+
+
+class _BatchClock:
+    """The runs of a project in the virtual time of generalised processor sharing.
+
+    Costs are those of items; they are divided by the weight of their run here.
+    """
+
+    def __init__(self, idle_credit_s: float, clock: Callable[[], float]) -> None:
+        self._now = 0.0
+        self._served = 0
+        self._tags: dict[str, _RunTags] = {}
+        self._idle_credit_s = idle_credit_s
+        self._progress = DecayingRate(_RATE_HALF_LIFE_S, clock)
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    def activate(self, run: str, weight: float) -> None:
+        """Start a run's wait: a known one at the end of its last work, within the credit, a new one at the time."""
+        known = self._tags.get(run)
+        start, served = self._now, 0
+        if known is not None:
+            credit = self._idle_credit_s * self._progress.per_second if self._idle_credit_s else 0.0
+            start, served = max(self._now - credit, known.end), known.served
+        self._tags[run] = _RunTags(weight, start, start, served=served)
+
+    def add(self, run: str, batch: str, cost: float) -> None:
+        """Add an item to a run that waits."""
+        tags = self._tags[run]
+        tags.add(batch, cost, 1)
+        tags.end += cost / tags.weight
+
+    def remove(self, run: str, batch: str, cost: float) -> None:
+        """Remove an item that was not served."""
+        tags = self._tags[run]
+        tags.add(batch, -cost, -1)
+        tags.end -= cost / tags.weight
+
+    def first(self, heads: Mapping[str, FairQueueItem[T]]) -> str:
+        """The run to serve, of those with these next items.
+
+        Of equal ones, it is one that has begun its batch, or else the one that was served longest ago.
+        """
+
+        def order(run: str) -> tuple[float, bool, int]:
+            head, tags = heads[run], self._tags[run]
+            batch = "" if head.resumed else head.batch
+            return tags.order(batch), not batch or batch != tags.batch, tags.served
+
+        return min(heads, key=order)
+
+    def serve(self, run: str, batch: str, cost: float, skipped: Collection[str]) -> None:
+        """Serve an item: advance the virtual time, in which skipped runs do not catch up later."""
+        tags, began = self._tags[run], self._now
+        tags.add(batch, -cost, -1)
+        if batch != tags.batch:
+            tags.leave_batch()
+            tags.batch = batch
+        tags.begun += cost
+        self._served += 1
+        tags.served = self._served
+        if not batch or batch not in tags.waiting:
+            tags.leave_batch()
+        self._advance(cost, skipped)
+        self._progress.add(self._now - began)
+        for other in skipped:
+            if (own := self._tags.get(other)) is not None:
+                own.start += self._now - began
+                own.end += self._now - began
+
+    def _advance(self, cost: float, skipped: Collection[str]) -> None:
+        """Serve all runs that would have work if they shared it, in proportion to their weights."""
+        sharing = [tags for run, tags in self._tags.items() if tags.end > self._now and run not in skipped]
+        while sharing:
+            weight, nearest = sum(tags.weight for tags in sharing), min(tags.end for tags in sharing)
+            if (nearest - self._now) * weight > cost:
+                self._now += cost / weight
+                return
+            cost -= (nearest - self._now) * weight
+            self._now = nearest
+            sharing = [tags for tags in sharing if tags.end > nearest]
+
+    def forget(self, waiting: Collection[str]) -> None:
+        """Drop idle runs that no longer matter, once there are many."""
+        if len(self._tags) > _IDLE_TAGS_KEPT:
+            if not waiting:
+                self._now = max(tags.end for tags in self._tags.values())
+            self._tags = {run: tags for run, tags in self._tags.items() if tags.end > self._now or run in waiting}
 
 
 class QueueLimits:
