@@ -8,6 +8,8 @@ The first table compares the order of batches: piece by piece, where each run ge
 and batch after batch, where the one that would end first is finished first. The second compares the layouts of
 `adjudge plan` (`judge_server.evaluation.capacity.layouts`) for 1, 100 and 10,000 runs.
 
+The third says how well a run's next batch is predicted from its last steps (`judge_server.ledger.prediction`).
+
 Rates, the seconds of a rollout, an update and a wake, and the memory of the judge are inputs. None is measured here.
 """
 
@@ -17,6 +19,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from tests.fixtures.virtual_time import run_in_virtual_time
@@ -33,6 +36,7 @@ from judge_server.evaluation.capacity import (
 )
 from judge_server.judging.questions import YES_NO
 from judge_server.judging.results import Caller
+from judge_server.ledger.prediction import LAST_STEPS, StepBatch, predict
 from judge_server.ports import Batch, Call, TokenChoice
 from judge_server.scheduling.admission import Admission, QueueEntry, QueueRules
 
@@ -45,6 +49,9 @@ SPREAD = 0.5
 
 JITTER = 0.1
 """The standard deviation of the logarithm of the seconds between two batches of a run."""
+
+PAUSE_S = 300.0
+"""The seconds that a checkpoint or an evaluation adds to a step."""
 
 MOST_STEPS = 200
 """The most steps of a run that are simulated."""
@@ -136,6 +143,42 @@ class Simulation:
         async with self._admission.acquire(entry):
             await asyncio.sleep(size * self._seconds)
         self._worked += size * self._seconds
+
+
+def prediction_row(name: str, run: SimulatedRun, *, jitter: float, pause_every: int = 0) -> dict[str, Any]:
+    """Replay the steps of a simulated run, and predict each batch after the first two from those before it.
+
+    With `pause_every`, each n-th step takes five minutes more, as with a checkpoint or an evaluation.
+    """
+    found = run_in_virtual_time(Simulation([run], 4, 0.1, steps=MOST_STEPS, jitter=jitter).run())
+    now, batches = datetime(2026, 1, 1, tzinfo=UTC), []
+    for number, (judging, whole) in enumerate(zip(found.judging[0], found.steps[0], strict=True), start=1):
+        paused = PAUSE_S if pause_every and number % pause_every == 0 else 0.0
+        batches.append(StepBatch(now + timedelta(seconds=paused + whole - judging), run.responses))
+        now += timedelta(seconds=paused + whole)
+    errors = []
+    for place in range(2, len(batches)):
+        prediction = predict(batches[:place])
+        if prediction is not None:
+            late = (batches[place].arrived_at - prediction.due_at).total_seconds()
+            errors.append(abs(late) / prediction.interval_s)
+    return {
+        "run": name,
+        "batches": len(errors),
+        "error, median": f"{statistics.median(errors):.1%}",
+        "error, 95%": f"{percentile(errors):.1%}",
+        "within a fifth of a step": f"{statistics.fmean(error <= 0.2 for error in errors):.0%}",
+    }
+
+
+PREDICTED = (
+    ("steps vary by 3%", 0.03, 0),
+    ("steps vary by 10%", 0.1, 0),
+    ("steps vary by 30%", 0.3, 0),
+    ("3%, and each 20th step takes 5 minutes more", 0.03, 20),
+    ("3%, and each 5th step takes 5 minutes more", 0.03, 5),
+)
+"""Runs for the table of predictions: name, jitter, and how often a step is long."""
 
 
 class Case(NamedTuple):
@@ -248,12 +291,17 @@ def main() -> None:
     parser.add_argument("--wake-s", type=float, default=10.0, help="seconds to wake the judge and put it to sleep")
     parser.add_argument("--judge-memory", type=float, default=0.15, help="share of GPU memory of a judge kept awake")
     parser.add_argument("--batches", type=int, default=640_000, help="about how many responses to simulate in a row")
-    parser.add_argument("--only", choices=("order", "layouts"), help="one of the two tables")
+    parser.add_argument("--only", choices=("order", "layouts", "predictions"), help="one of the tables")
     given = parser.parse_args()
-    if given.only != "layouts":
+    if given.only in (None, "order"):
         rows = [row for case in CASES for row in order_rows(case)]
         publish("layouts_order", "Piece by piece, and batch after batch", rows, notes=[f"jitter of the work {JITTER}"])
-    if given.only != "order":
+    if given.only in (None, "predictions"):
+        run = SimulatedRun(given.responses, given.rollout_s + given.update_s)
+        rows = [prediction_row(name, run, jitter=jitter, pause_every=every) for name, jitter, every in PREDICTED]
+        title = f"The next batch of a run of {run.work_s:g} s a step, predicted from its last {LAST_STEPS} steps"
+        publish("layouts_predictions", title, rows, notes=["errors are shares of the interval between two batches"])
+    if given.only in (None, "layouts"):
         rates = published_rates(given.rates)
         seconds = rates.seconds(given.computed, given.criteria)
         training = Training(given.gpus, given.rollout_s, given.update_s, given.wake_s, given.judge_memory)
