@@ -195,8 +195,8 @@ CASES = (
     Case("2 runs; judging takes as long as the rest", [SimulatedRun(64, 32.0)] * 2, 4, 2.0),
     Case("4 runs; judging takes a third of the rest", [SimulatedRun(64, 48.0)] * 4, 4, 1.0),
     Case("8 runs; judging takes a tenth of the rest", [SimulatedRun(64, 60.0)] * 8, 1, 6 / 64),
-    Case("100 runs; the judge is 62% busy", [SimulatedRun(64, 60.0)] * 100, 4, 0.0233, 10),
-    Case("100 runs; the judge is 80% busy", [SimulatedRun(64, 60.0)] * 100, 4, 0.0305, 10),
+    Case("100 runs on 4 engines", [SimulatedRun(64, 60.0)] * 100, 4, 0.0233, 10),
+    Case("100 runs on 4 slower engines", [SimulatedRun(64, 60.0)] * 100, 4, 0.0305, 10),
     Case(
         "1 run with 640 responses, 9 with 64",
         [SimulatedRun(640, 60.0), *[SimulatedRun(64, 60.0)] * 9],

@@ -5,7 +5,8 @@ one, with as many calls as usual: interval and calls are the medians over the la
 or one large batch changes neither. A run that is late by several intervals pauses or has ended, and nothing is expected
 of it.
 
-`PredictionMetrics` reports the calls of the next minutes for autoscalers, because a judge takes minutes to start.
+`PredictionMetrics` reports the calls of the next minutes for autoscalers, because a judge takes minutes to start. A
+judge that sleeps is not woken by a prediction: only its trainer knows when the memory is free.
 """
 
 import asyncio
