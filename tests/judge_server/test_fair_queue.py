@@ -322,6 +322,22 @@ def test_a_small_batch_overtakes_a_large_one_and_a_stream_of_them_does_not_starv
     assert 198 <= len(served) <= 202  # half of the engine is the share of each
 
 
+def test_a_run_that_names_one_batch_for_ever_gets_its_share_nevertheless() -> None:
+    now = [0.0]
+    queue: FairQueue[int] = FairQueue(clock=lambda: now[0])
+    served: Counter[str] = Counter()
+    for second in range(600):  # the engine serves one piece a second, and 2.9 come
+        now[0] = second
+        for run, every in (("endless", 10), ("b", 6), ("c", 6)):
+            for number in range(9 if run == "endless" else 6):
+                if second % every == 0:
+                    queue.push(FairQueueItem(run, "online", 1, number, batch="0" if run == "endless" else str(second)))
+        entry = queue.pop()
+        assert entry is not None
+        served[entry.run] += 1
+    assert min(served[run] for run in ("endless", "b", "c")) >= 150
+
+
 def test_batches_of_one_run_are_served_in_the_order_of_their_pieces() -> None:
     queue: FairQueue[int] = FairQueue()
     for number, batch in enumerate(["1", "1", "2", "", "2", "3"]):

@@ -49,6 +49,11 @@ _RATE_HALF_LIFE_S = 5.0
 _MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 1, 60
 _DEFAULT_RETRY_AFTER_S = 5
 
+BATCH_WINDOW_S = 30.0
+"""Items of a batch that arrive later than this after its first one are a batch of their own.
+
+The end of a batch that grew forever would never come nearer, so it would be served last."""
+
 _NEGLIGIBLE_COUNT = 1e-6
 _MIN_RATE_WINDOW_S = 1.0
 
@@ -77,6 +82,7 @@ class FairQueueItem(Generic[T]):
         resumed: the item is the remainder of work that was served before. It precedes the other items of its run,
             and costs other runs nothing.
         batch: the name of the batch that the item belongs to within its run; empty if it is needed by itself.
+        part: the part of this batch, which the queue sets: what arrives within `BATCH_WINDOW_S`.
     """
 
     run: str
@@ -86,6 +92,7 @@ class FairQueueItem(Generic[T]):
     share: float = 1.0
     resumed: bool = False
     batch: str = ""
+    part: int = 0
 
 
 class FairQueue(Generic[T]):
@@ -140,7 +147,7 @@ class FairQueue(Generic[T]):
                 self._projects[entry.priority].activate(project)
             runs[entry.run] = _RunQueue()
             self._runs[entry.priority][project].activate(entry.run, self._weight(entry))
-        self._runs[entry.priority][project].add(entry.run, entry.batch, entry.cost)
+        self._runs[entry.priority][project].add(entry)
         runs[entry.run].add(entry)
         self._length += 1
 
@@ -151,7 +158,7 @@ class FairQueue(Generic[T]):
         if run_queue is None or not run_queue.discard(entry):
             return False
         self._length -= 1
-        self._runs[entry.priority][project_of_run(entry.run)].remove(entry.run, entry.batch, entry.cost)
+        self._runs[entry.priority][project_of_run(entry.run)].remove(entry)
         self._discard_idle(entry)
         return True
 
@@ -166,8 +173,8 @@ class FairQueue(Generic[T]):
             eligible[priority] = _by_project([run for run in runs if run not in excluded_runs])
             if eligible[priority]:
                 project = self._projects[priority].first(eligible[priority])
-                own = {run: runs[run].first() for run in eligible[priority][project]}
-                heads[priority] = own[self._runs[priority][project].first(own)]
+                own = {run: runs[run] for run in eligible[priority][project]}
+                heads[priority] = own[self._runs[priority][project].first(own)].first()
         if not heads:
             return None
         costs = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
@@ -179,7 +186,7 @@ class FairQueue(Generic[T]):
         self._classes.charge(entry.priority, costs[entry.priority])
         project_clock.charge(project, entry.cost / entry.share)
         skipped = [other for other in waiting if other in excluded_runs]
-        run_clocks[project].serve(entry.run, entry.batch, entry.cost, skipped)
+        run_clocks[project].serve(entry, skipped)
         for other in skipped:
             if project_of_run(other) not in eligible[entry.priority]:
                 project_clock.skip(project_of_run(other))
@@ -282,6 +289,10 @@ class _VirtualClock(Generic[K]):
             self._tags = {key: tag for key, tag in self._tags.items() if tag > self._now or key in waiting}
 
 
+_Part = tuple[str, int]
+_NO_BATCH: _Part = ("", 0)
+
+
 @dataclass(slots=True)
 class _RunTags:
     """The place of a run in virtual time.
@@ -290,22 +301,35 @@ class _RunTags:
         weight: the weight of the run.
         start: the virtual time at which its current batch, or its next item without one, begins.
         end: the virtual time at which all of its work ends.
-        batch: the name of the batch that it has begun; empty for none.
-        begun: the cost that was served of this batch.
-        waiting: the cost that waits, and the number of items, by batch.
+        batch: the part of a batch that it has begun.
+        begun: the cost that was served of it.
+        waiting: the cost that waits, and the number of items, by part.
         served: the number of the item of the project that was served last for this run.
+        newest: the part that was added to last, and when its first item came.
+        place: the place of its next item among those of other runs; None until it is needed again.
     """
 
     weight: float
     start: float
     end: float
-    batch: str = ""
+    batch: _Part = _NO_BATCH
     begun: float = 0.0
-    waiting: dict[str, tuple[float, int]] = field(default_factory=dict)
+    waiting: dict[_Part, tuple[float, int]] = field(default_factory=dict)
     served: int = 0
+    newest: tuple[_Part, float] = (_NO_BATCH, 0.0)
+    place: tuple[float, bool, int] | None = None
 
-    def add(self, batch: str, cost: float, items: int) -> None:
-        """Add items of a batch, or remove them with negative numbers."""
+    def part_for(self, batch: str, now: float) -> int:
+        """Return the part of a batch that an item belongs to which arrives now."""
+        (name, part), since = self.newest
+        if batch and (name != batch or now - since > BATCH_WINDOW_S):
+            part += 1
+            self.newest = (batch, part), now
+        return part if batch else 0
+
+    def add(self, batch: _Part, cost: float, items: int) -> None:
+        """Add items of a part, or remove them with negative numbers."""
+        self.place = None
         own, number = self.waiting.pop(batch, (0.0, 0))
         if number + items:
             self.waiting[batch] = (own + cost, number + items)
@@ -313,12 +337,12 @@ class _RunTags:
     def leave_batch(self) -> None:
         """Move the start behind what was served of a batch that the run does not continue."""
         self.start += self.begun / self.weight
-        self.batch, self.begun = "", 0.0
+        self.batch, self.begun = _NO_BATCH, 0.0
 
-    def order(self, batch: str) -> float:
+    def order(self, batch: _Part) -> float:
         """The virtual time by which the run's next item is ordered: its batch's end, or its own start without one."""
         begun = self.begun / self.weight
-        if not batch:
+        if batch == _NO_BATCH:
             return self.start + begun
         own = self.waiting[batch][0] / self.weight
         return self.start + begun + own
@@ -335,6 +359,7 @@ class _BatchClock:
         self._served = 0
         self._tags: dict[str, _RunTags] = {}
         self._idle_credit_s = idle_credit_s
+        self._clock = clock
         self._progress = DecayingRate(_RATE_HALF_LIFE_S, clock)
 
     def __len__(self) -> int:
@@ -343,40 +368,43 @@ class _BatchClock:
     def activate(self, run: str, weight: float) -> None:
         """Start a run's wait: a known one at the end of its last work, within the credit, a new one at the time."""
         known = self._tags.get(run)
-        start, served = self._now, 0
-        if known is not None:
-            credit = self._idle_credit_s * self._progress.per_second if self._idle_credit_s else 0.0
-            start, served = max(self._now - credit, known.end), known.served
-        self._tags[run] = _RunTags(weight, start, start, served=served)
+        if known is None:
+            self._tags[run] = _RunTags(weight, self._now, self._now)
+            return
+        credit = self._idle_credit_s * self._progress.per_second if self._idle_credit_s else 0.0
+        start = max(self._now - credit, known.end)
+        self._tags[run] = _RunTags(weight, start, start, served=known.served, newest=known.newest)
 
-    def add(self, run: str, batch: str, cost: float) -> None:
+    def add(self, entry: FairQueueItem[T]) -> None:
         """Add an item to a run that waits."""
-        tags = self._tags[run]
-        tags.add(batch, cost, 1)
-        tags.end += cost / tags.weight
+        tags = self._tags[entry.run]
+        entry.part = tags.part_for(entry.batch, self._clock())
+        tags.add((entry.batch, entry.part), entry.cost, 1)
+        tags.end += entry.cost / tags.weight
 
-    def remove(self, run: str, batch: str, cost: float) -> None:
+    def remove(self, entry: FairQueueItem[T]) -> None:
         """Remove an item that was not served."""
-        tags = self._tags[run]
-        tags.add(batch, -cost, -1)
-        tags.end -= cost / tags.weight
+        tags = self._tags[entry.run]
+        tags.add((entry.batch, entry.part), -entry.cost, -1)
+        tags.end -= entry.cost / tags.weight
 
-    def first(self, heads: Mapping[str, FairQueueItem[T]]) -> str:
-        """The run to serve, of those with these next items.
+    def first(self, runs: Mapping[str, "_RunQueue[T]"]) -> str:
+        """The run to serve of these, which wait.
 
         Of equal ones, it is one that has begun its batch, or else the one that was served longest ago.
         """
+        return min(runs, key=lambda run: self._tags[run].place or self._find_place(run, runs[run].first()))
 
-        def order(run: str) -> tuple[float, bool, int]:
-            head, tags = heads[run], self._tags[run]
-            batch = "" if head.resumed else head.batch
-            return tags.order(batch), not batch or batch != tags.batch, tags.served
+    def _find_place(self, run: str, head: FairQueueItem[T]) -> tuple[float, bool, int]:
+        tags = self._tags[run]
+        batch = _NO_BATCH if head.resumed else (head.batch, head.part)
+        tags.place = tags.order(batch), batch == _NO_BATCH or batch != tags.batch, tags.served
+        return tags.place
 
-        return min(heads, key=order)
-
-    def serve(self, run: str, batch: str, cost: float, skipped: Collection[str]) -> None:
+    def serve(self, entry: FairQueueItem[T], skipped: Collection[str]) -> None:
         """Serve an item: advance the virtual time, in which skipped runs do not catch up later."""
-        tags, began = self._tags[run], self._now
+        tags, began = self._tags[entry.run], self._now
+        batch, cost = (entry.batch, entry.part), entry.cost
         tags.add(batch, -cost, -1)
         if batch != tags.batch:
             tags.leave_batch()
@@ -384,7 +412,7 @@ class _BatchClock:
         tags.begun += cost
         self._served += 1
         tags.served = self._served
-        if not batch or batch not in tags.waiting:
+        if batch == _NO_BATCH or batch not in tags.waiting:
             tags.leave_batch()
         self._advance(cost, skipped)
         self._progress.add(self._now - began)
@@ -392,6 +420,7 @@ class _BatchClock:
             if (own := self._tags.get(other)) is not None:
                 own.start += self._now - began
                 own.end += self._now - began
+                own.place = None
 
     def _advance(self, cost: float, skipped: Collection[str]) -> None:
         """Serve all runs that would have work if they shared it, in proportion to their weights."""
