@@ -281,7 +281,8 @@ def _training(wanted: Wanted) -> Training | None:
         return None
     interval = 3600 / wanted.load.steps_per_hour
     rollout_s = ROLLOUT_SHARE * interval if given.rollout_s is None else given.rollout_s
-    return Training(given.gpus, rollout_s, interval - rollout_s, given.wake_s, given.judge_memory)
+    update_s = interval - rollout_s if given.update_s is None else given.update_s
+    return Training(given.gpus, rollout_s, update_s, given.wake_s, given.judge_memory)
 
 
 def _tokenizer(engine: Engine, url: str) -> PromptTokenizer:
