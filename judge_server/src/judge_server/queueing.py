@@ -10,7 +10,7 @@ The runs of a project finish batch after batch. A batch is what a run asks for a
 last of its verdicts, and two batches that share the engine piece by piece both end late. Virtual time is therefore that
 of generalised processor sharing (Parekh and Gallager, 1993, IEEE/ACM Trans. Networking 1:344-357): it advances by the
 service divided by the weights of the runs that would still have work if they shared it. The run whose batch would end
-first if they shared is served, so that each batch ends no later than it then would, but for one item (the fair sojourn
+first if they shared is served, so that each batch ends no later than it then would, but for two items (the fair sojourn
 protocol; Friedman and Henderson, 2003, SIGMETRICS). Items without a batch go by their start tags (decision 0094).
 
 An idle run or project that has been served before earns a credit: its start tag when it becomes active again is its
