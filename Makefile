@@ -44,7 +44,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
+.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-layouts bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -205,6 +205,9 @@ bench-fairness: $(STAMP) ## a light run beside a flood of calls, and deadlines k
 
 bench-deadlines: $(STAMP) ## responses scored of the verdicts that a deadline allows, in virtual time (seconds)
 	@$(BIN)/python -m benchmarks.deadline_order
+
+bench-layouts: $(STAMP) ## runs that share a judge: order of their batches, and whose GPUs it runs on, in virtual time
+	@$(BIN)/python -m benchmarks.layouts
 
 bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards are made again from the ledger
 	@$(BIN)/python -m benchmarks.http_overhead --every-ledger

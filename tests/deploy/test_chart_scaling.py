@@ -33,6 +33,22 @@ def test_judges_scale_by_waiting_calls_or_by_waiting_time_but_never_by_both() ->
     assert "adjudge_queue_seconds_bucket" in query()
 
 
+def test_judges_scale_before_predicted_calls_come_if_asked_to() -> None:
+    chosen = ("--set", "judge.autoscaling.kind=keda", "--set", "judge.autoscaling.predictedCalls=90000")
+    (of_judge,) = [
+        found
+        for found in objects("production", *chosen)
+        if found["kind"] == "ScaledObject" and found["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"
+    ]
+    waiting, predicted = of_judge["spec"]["triggers"]
+    assert "adjudge_queue_seconds_bucket" in waiting["metadata"]["query"]
+    assert predicted["metricType"] == "AverageValue"
+    assert predicted["metadata"]["threshold"] == "90000"
+    assert predicted["metadata"]["query"] == (
+        'sum(max by (run) (adjudge_predicted_calls{namespace="judging",job="api"})) or vector(0)'
+    )
+
+
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
 def test_judges_scale_down_late_and_one_by_one(kind: str) -> None:
     spec = scaler(kind)["spec"]

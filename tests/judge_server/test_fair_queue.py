@@ -1,7 +1,10 @@
 """The order of a fair queue, in virtual time: shares, classes, order within a run, and removal."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Container
+from itertools import accumulate
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -179,7 +182,7 @@ def test_runs_that_come_only_once_leave_little_state_behind() -> None:
     for number in range(2_000):
         queue.push(FairQueueItem(f"run {number}", "online", 1.0, number))
         queue.pop()
-    assert len(queue._runs["online"]["default"]._tags) < 200
+    assert len(queue._runs["online"]["default"]) < 200
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5])
@@ -226,3 +229,148 @@ def test_idle_credit_is_not_given_to_new_runs_or_when_it_is_off() -> None:
             queue.push(FairQueueItem(run, "online", 1.0, number))
         served = [queue.pop() for _ in range(20)]
         assert 9 <= sum(entry is not None and entry.run == run for entry in served) <= 11
+
+
+class Batch(NamedTuple):
+    """A batch of a run, which arrives so much work after the one before it."""
+
+    run: str
+    gap: int
+    costs: list[int]
+
+
+BATCHES = st.lists(st.builds(Batch, st.sampled_from("abcd"), st.integers(0, 60), COSTS), min_size=1, max_size=12)
+WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.5, 1.0, 3.0]))
+
+
+def arrivals(batches: list[Batch]) -> list[float]:
+    """The times at which batches arrive."""
+    return [float(time) for time in accumulate([0, *(batch.gap for batch in batches[1:])])]
+
+
+def served_ends(batches: list[Batch], queue: FairQueue[int]) -> list[float]:
+    """When the last piece of each batch has been served, on an engine of one unit of work in a unit of time."""
+    times, ends = arrivals(batches), [0.0] * len(batches)
+    now, here = 0.0, 0
+    while here < len(batches) or len(queue):
+        if not len(queue):
+            now = max(now, times[here])
+        while here < len(batches) and times[here] <= now:
+            for cost in batches[here].costs:
+                queue.push(FairQueueItem(batches[here].run, "online", cost, here, batch=str(here)))
+            here += 1
+        entry = queue.pop()
+        assert entry is not None
+        now += entry.cost
+        ends[entry.item] = now
+    return ends
+
+
+def shared_ends(batches: list[Batch], weights: dict[str, float]) -> list[float]:
+    """When each batch would end if all waiting runs were served at once, by their weights, each in order."""
+    times, now, here = arrivals(batches), 0.0, 0
+    left = [float(sum(batch.costs)) for batch in batches]
+    ends = [0.0] * len(batches)
+    while here < len(batches) or any(work > TOLERANCE for work in left[:here]):
+        heads: dict[str, int] = {}
+        for place in range(here):
+            if left[place] > TOLERANCE:
+                heads.setdefault(batches[place].run, place)
+        total = sum(weights.get(run, 1.0) for run in heads)
+        until = times[here] - now if here < len(batches) else math.inf
+        for run, place in heads.items():
+            until = min(until, left[place] * total / weights.get(run, 1.0))
+        now += until
+        for run, place in heads.items():
+            left[place] -= until * weights.get(run, 1.0) / total
+            if left[place] <= TOLERANCE:
+                ends[place] = now
+        while here < len(batches) and times[here] <= now + TOLERANCE:
+            here += 1
+    return ends
+
+
+@given(BATCHES, WEIGHTS)
+@settings(max_examples=examples(200))
+def test_no_batch_ends_later_than_if_runs_shared_the_engine_but_for_two_pieces(
+    batches: list[Batch], weights: dict[str, float]
+) -> None:
+    largest = max(cost for batch in batches for cost in batch.costs)
+    for served, shared in zip(served_ends(batches, FairQueue(weights)), shared_ends(batches, weights), strict=True):
+        assert served <= shared + 2 * largest + TOLERANCE * 100
+
+
+def test_of_equal_batches_one_is_finished_before_the_other_begins() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(4):
+        for run in "ab":
+            queue.push(FairQueueItem(run, "online", 10, number, batch="step 1"))
+    assert [entry.run for entry in drain(queue)] == [*"aaaabbbb"]
+
+
+def test_a_small_batch_overtakes_a_large_one_and_a_stream_of_them_does_not_starve_it() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(100):
+        queue.push(FairQueueItem("large", "online", 1, number, batch="1"))
+    served: list[str] = []
+    while served.count("large") < 100:
+        queue.push(FairQueueItem("small", "online", 1, 0, batch=str(len(served))))
+        entry = queue.pop()
+        assert entry is not None
+        served.append(entry.run)
+    assert served[:5] == ["small"] * 5
+    assert 198 <= len(served) <= 202  # half of the engine is the share of each
+
+
+def test_a_run_that_names_one_batch_for_ever_gets_its_share_nevertheless() -> None:
+    now = [0.0]
+    queue: FairQueue[int] = FairQueue(clock=lambda: now[0])
+    served: Counter[str] = Counter()
+    for second in range(600):  # the engine serves one piece a second, and 2.9 come
+        now[0] = second
+        for run, every in (("endless", 10), ("b", 6), ("c", 6)):
+            for number in range(9 if run == "endless" else 6):
+                if second % every == 0:
+                    queue.push(FairQueueItem(run, "online", 1, number, batch="0" if run == "endless" else str(second)))
+        entry = queue.pop()
+        assert entry is not None
+        served[entry.run] += 1
+    assert min(served[run] for run in ("endless", "b", "c")) >= 150
+
+
+def test_batches_of_one_run_are_served_in_the_order_of_their_pieces() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number, batch in enumerate(["1", "1", "2", "", "2", "3"]):
+        queue.push(FairQueueItem("a", "online", 10, number, batch=batch))
+    assert [entry.item for entry in drain(queue)] == [0, 1, 2, 3, 4, 5]
+
+
+@given(BATCHES, st.data())
+@settings(max_examples=examples(60))
+def test_a_piece_removed_from_a_batch_costs_its_run_nothing(batches: list[Batch], data: st.DataObject) -> None:
+    queue: FairQueue[int] = FairQueue()
+    plain: FairQueue[int] = FairQueue()
+    out = []
+    for number, batch in enumerate(batches):
+        for cost in batch.costs:
+            entry = FairQueueItem(batch.run, "online", cost, number, batch=str(number))
+            queue.push(entry)
+            if data.draw(st.booleans()):
+                out.append(entry)
+            else:
+                plain.push(FairQueueItem(batch.run, "online", cost, number, batch=str(number)))
+    for entry in out:
+        assert queue.remove(entry)
+    served = [(entry.item, entry.cost) for entry in drain(queue)]
+    assert Counter(served) == Counter((entry.item, entry.cost) for entry in drain(plain))
+
+
+def test_runs_without_batches_share_piece_by_piece_beside_a_batch_that_ends_later() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(10):
+        queue.push(FairQueueItem("batch", "online", 10, number, batch="1"))
+        queue.push(FairQueueItem("a", "online", 10, number))
+        queue.push(FairQueueItem("b", "online", 10, number))
+    served = [entry.run for entry in drain(queue)]
+    assert Counter(served[:10]) == {"a": 5, "b": 5}
+    assert served[-1] != "batch" or served.index("batch") >= 10

@@ -1,11 +1,23 @@
 """`adjudge plan`: how many GPUs a judge needs, with a real tokenizer and a real engine."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adjudge_services.cli.operating.plan import Plan, plan_json, show_plan
+from adjudge_services.cli.output import out
+from judge_server.evaluation.capacity import (
+    CountedCall,
+    Demand,
+    Training,
+    Workload,
+    estimate,
+    judge_layouts,
+    published_rates,
+)
 from judge_server.models import fetch
 from tests.services.command import adjudge, failure_of
 
@@ -62,6 +74,8 @@ def test_published_rates_give_the_number_of_gpus_and_their_cost(sample: list[str
     ("options", "message"),
     [
         (["--engine", "scripted://hash"], "scripted://hash does not tell the tokens of a prompt"),
+        (["--gpus", "8", "--rollout-s", "40"], "give both --rollout-s and --update-s, or neither"),
+        (["--rollout-s", "0", "--update-s", "0"], "--rollout-s and --update-s are both 0"),
         (["--check", "--rates", "llama-3.1-8b-fp8@h100"], "--check compares with this machine's engine"),
     ],
 )
@@ -72,3 +86,48 @@ def test_an_impossible_plan_says_why(sample: list[str], options: list[str], mess
 def test_an_empty_sample_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     assert "no group to plan with" in failure_of(adjudge("plan", tmp_path / "empty.jsonl"))
+
+
+def made_plan(rates: str, gpus: int, runs: int = 1) -> Plan:
+    """A plan of two responses, with layouts."""
+    work = Workload(2, 8, 0, 0, (CountedCall(1000, 800, 1),) * 8)
+    chosen, training = published_rates(rates), Training(gpus, 40.0, 20.0, 10.0, 0.15)
+    demand, each = Demand(runs, 60, 64, 6.0), chosen.seconds(work.computed, work.written) / 2
+    found = estimate(demand, each, chosen.gpus)
+    layouts = judge_layouts(demand, training, each, chosen.gpus, found)
+    return Plan("judge", work, chosen, demand, found, [], None, None, training, layouts)
+
+
+@pytest.fixture
+def narrow() -> Iterator[None]:
+    """A terminal of 80 columns."""
+    width, out.width = out.width, 80
+    yield
+    out.width = width
+
+
+@pytest.mark.usefixtures("narrow")
+def test_layouts_are_shown_side_by_side_on_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(made_plan("llama-3.1-8b-fp8@h100", 8, runs=10_000))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    (title,) = (place for place, line in enumerate(lines) if line.startswith("where the judge runs"))
+    cells = {row[0]: row[1:] for line in lines[title:] if (row := line.strip("│ ").split()) and row[0].isalpha()}
+    assert set(cells) >= {"dedicated", "shared", "sleeping"}
+    assert "80,000" in cells["sleeping"]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_judge_too_large_for_the_trainers_gpus_is_only_planned_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    made = made_plan("llama-3.3-70b-fp8@h100x2", 1)
+    show_plan(made)
+    assert "cannot share the trainer's GPUs: it needs 2, and a trainer has 1" in capsys.readouterr().out
+    assert [layout["name"] for layout in plan_json(made)["layouts"]] == ["dedicated"]
+
+
+def test_the_json_has_every_number_of_the_layouts() -> None:
+    made = made_plan("llama-3.1-8b-fp8@h100", 8)
+    found = plan_json(made)
+    assert found["training"] == made.training._asdict()  # type: ignore[union-attr]
+    assert [layout["step_s"] for layout in found["layouts"]] == [layout.step_s for layout in made.layouts]
+    json.dumps(found)

@@ -4,7 +4,14 @@
 start tag: the larger of the virtual time at which the run became active and the tag of its previous item plus that
 item's cost divided by the run's weight. The item with the smallest tag is served, and its tag becomes the virtual
 time. Over any interval in which two runs are both active, the service they receive, divided by their weights, differs
-by at most one item of each. Removing a waiting item costs its run nothing.
+by at most one item of each, unless the items belong to batches. Removing a waiting item costs its run nothing.
+
+The runs of a project finish batch after batch. A batch is what a run asks for at one training step, which waits for the
+last of its verdicts, and two batches that share the engine piece by piece both end late. Virtual time is therefore that
+of generalised processor sharing (Parekh and Gallager, 1993, IEEE/ACM Trans. Networking 1:344-357): it advances by the
+service divided by the weights of the runs that would still have work if they shared it. The run whose batch would end
+first if they shared is served, so that each batch ends no later than it then would, but for two items (the fair sojourn
+protocol; Friedman and Henderson, 2003, SIGMETRICS). Items without a batch go by their start tags (decision 0094).
 
 An idle run or project that has been served before earns a credit: its start tag when it becomes active again is its
 last one, but at most `idle_credit_s` seconds of virtual time behind. So a light run does not wait for the queue of a
@@ -23,7 +30,7 @@ import math
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -41,6 +48,11 @@ _IDLE_TAGS_KEPT = 64
 _RATE_HALF_LIFE_S = 5.0
 _MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 1, 60
 _DEFAULT_RETRY_AFTER_S = 5
+
+BATCH_WINDOW_S = 30.0
+"""Items of a batch that arrive later than this after its first one are a batch of their own.
+
+The end of a batch that grew forever would never come nearer, so it would be served last."""
 
 _NEGLIGIBLE_COUNT = 1e-6
 _MIN_RATE_WINDOW_S = 1.0
@@ -69,6 +81,8 @@ class FairQueueItem(Generic[T]):
         share: the weight of the project, above 0.
         resumed: the item is the remainder of work that was served before. It precedes the other items of its run,
             and costs other runs nothing.
+        batch: the name of the batch that the item belongs to within its run; empty if it is needed by itself.
+        part: the part of this batch, which the queue sets: what arrives within `BATCH_WINDOW_S`.
     """
 
     run: str
@@ -77,6 +91,8 @@ class FairQueueItem(Generic[T]):
     item: T
     share: float = 1.0
     resumed: bool = False
+    batch: str = ""
+    part: int = 0
 
 
 class FairQueue(Generic[T]):
@@ -110,9 +126,10 @@ class FairQueue(Generic[T]):
         make_clock = partial(_VirtualClock[str], idle_credit_s, clock)
         self._classes: _VirtualClock[Priority] = _VirtualClock(0.0, clock)
         self._projects: dict[Priority, _VirtualClock[str]] = {"online": make_clock(), "bulk": make_clock()}
-        self._runs: dict[Priority, defaultdict[str, _VirtualClock[str]]] = {
-            "online": defaultdict(make_clock),
-            "bulk": defaultdict(make_clock),
+        make_run_clock = partial(_BatchClock, idle_credit_s, clock)
+        self._runs: dict[Priority, defaultdict[str, _BatchClock]] = {
+            "online": defaultdict(make_run_clock),
+            "bulk": defaultdict(make_run_clock),
         }
         self._waiting: dict[Priority, dict[str, _RunQueue[T]]] = {"online": {}, "bulk": {}}
         self._length = 0
@@ -122,15 +139,15 @@ class FairQueue(Generic[T]):
 
     def push(self, entry: FairQueueItem[T]) -> None:
         """Add an item behind those of its run and class; a resumed item goes behind the other resumed ones."""
-        runs = self._waiting[entry.priority]
+        runs, project = self._waiting[entry.priority], project_of_run(entry.run)
         if not runs:
             self._classes.activate(entry.priority)
         if entry.run not in runs:
-            project = project_of_run(entry.run)
             if project not in map(project_of_run, runs):
                 self._projects[entry.priority].activate(project)
             runs[entry.run] = _RunQueue()
-            self._runs[entry.priority][project].activate(entry.run)
+            self._runs[entry.priority][project].activate(entry.run, self._weight(entry))
+        self._runs[entry.priority][project].add(entry)
         runs[entry.run].add(entry)
         self._length += 1
 
@@ -141,6 +158,7 @@ class FairQueue(Generic[T]):
         if run_queue is None or not run_queue.discard(entry):
             return False
         self._length -= 1
+        self._runs[entry.priority][project_of_run(entry.run)].remove(entry)
         self._discard_idle(entry)
         return True
 
@@ -155,8 +173,8 @@ class FairQueue(Generic[T]):
             eligible[priority] = _by_project([run for run in runs if run not in excluded_runs])
             if eligible[priority]:
                 project = self._projects[priority].first(eligible[priority])
-                run = self._runs[priority][project].first(eligible[priority][project])
-                heads[priority] = runs[run].first()
+                own = {run: runs[run] for run in eligible[priority][project]}
+                heads[priority] = own[self._runs[priority][project].first(own)].first()
         if not heads:
             return None
         costs = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
@@ -167,14 +185,16 @@ class FairQueue(Generic[T]):
         self._length -= 1
         self._classes.charge(entry.priority, costs[entry.priority])
         project_clock.charge(project, entry.cost / entry.share)
-        run_clocks[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
-        for other in waiting:
-            if other in excluded_runs:
-                run_clocks[project_of_run(other)].skip(other)
-                if project_of_run(other) not in eligible[entry.priority]:
-                    project_clock.skip(project_of_run(other))
+        skipped = [other for other in waiting if other in excluded_runs]
+        run_clocks[project].serve(entry, skipped)
+        for other in skipped:
+            if project_of_run(other) not in eligible[entry.priority]:
+                project_clock.skip(project_of_run(other))
         self._discard_idle(entry)
         return entry
+
+    def _weight(self, entry: FairQueueItem[T]) -> float:
+        return self._weights.get(label_of_run(entry.run), 1.0)
 
     def _discard_idle(self, entry: FairQueueItem[T]) -> None:
         """Drop the run of an item that left the queue, if the run is now empty, and tags that are out of date."""
@@ -267,6 +287,159 @@ class _VirtualClock(Generic[K]):
             self._now = max(self._tags.values())  # with all keys idle, every tag may be dropped
         if self._now >= min(self._tags.values()):
             self._tags = {key: tag for key, tag in self._tags.items() if tag > self._now or key in waiting}
+
+
+_Part = tuple[str, int]
+_NO_BATCH: _Part = ("", 0)
+
+
+@dataclass(slots=True)
+class _RunTags:
+    """The place of a run in virtual time.
+
+    Attributes:
+        weight: the weight of the run.
+        start: the virtual time at which its current batch, or its next item without one, begins.
+        end: the virtual time at which all of its work ends.
+        batch: the part of a batch that it has begun.
+        begun: the cost that was served of it.
+        waiting: the cost that waits, and the number of items, by part.
+        served: the number of the item of the project that was served last for this run.
+        newest: the part that was added to last, and when its first item came.
+        place: the place of its next item among those of other runs; None until it is needed again.
+    """
+
+    weight: float
+    start: float
+    end: float
+    batch: _Part = _NO_BATCH
+    begun: float = 0.0
+    waiting: dict[_Part, tuple[float, int]] = field(default_factory=dict)
+    served: int = 0
+    newest: tuple[_Part, float] = (_NO_BATCH, 0.0)
+    place: tuple[float, bool, int] | None = None
+
+    def part_for(self, batch: str, now: float) -> int:
+        """Return the part of a batch that an item belongs to which arrives now."""
+        (name, part), since = self.newest
+        if batch and (name != batch or now - since > BATCH_WINDOW_S):
+            part += 1
+            self.newest = (batch, part), now
+        return part if batch else 0
+
+    def add(self, batch: _Part, cost: float, items: int) -> None:
+        """Add items of a part, or remove them with negative numbers."""
+        self.place = None
+        own, number = self.waiting.pop(batch, (0.0, 0))
+        if number + items:
+            self.waiting[batch] = (own + cost, number + items)
+
+    def leave_batch(self) -> None:
+        """Move the start behind what was served of a batch that the run does not continue."""
+        self.start += self.begun / self.weight
+        self.batch, self.begun = _NO_BATCH, 0.0
+
+    def order(self, batch: _Part) -> float:
+        """The virtual time by which the run's next item is ordered: its batch's end, or its own start without one."""
+        begun = self.begun / self.weight
+        if batch == _NO_BATCH:
+            return self.start + begun
+        own = self.waiting[batch][0] / self.weight
+        return self.start + begun + own
+
+
+class _BatchClock:
+    """The runs of a project in the virtual time of generalised processor sharing.
+
+    Costs are those of items; they are divided by the weight of their run here.
+    """
+
+    def __init__(self, idle_credit_s: float, clock: Callable[[], float]) -> None:
+        self._now = 0.0
+        self._served = 0
+        self._tags: dict[str, _RunTags] = {}
+        self._idle_credit_s = idle_credit_s
+        self._clock = clock
+        self._progress = DecayingRate(_RATE_HALF_LIFE_S, clock)
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    def activate(self, run: str, weight: float) -> None:
+        """Start a run's wait: a known one at the end of its last work, within the credit, a new one at the time."""
+        known = self._tags.get(run)
+        if known is None:
+            self._tags[run] = _RunTags(weight, self._now, self._now)
+            return
+        credit = self._idle_credit_s * self._progress.per_second if self._idle_credit_s else 0.0
+        start = max(self._now - credit, known.end)
+        self._tags[run] = _RunTags(weight, start, start, served=known.served, newest=known.newest)
+
+    def add(self, entry: FairQueueItem[T]) -> None:
+        """Add an item to a run that waits."""
+        tags = self._tags[entry.run]
+        entry.part = tags.part_for(entry.batch, self._clock())
+        tags.add((entry.batch, entry.part), entry.cost, 1)
+        tags.end += entry.cost / tags.weight
+
+    def remove(self, entry: FairQueueItem[T]) -> None:
+        """Remove an item that was not served."""
+        tags = self._tags[entry.run]
+        tags.add((entry.batch, entry.part), -entry.cost, -1)
+        tags.end -= entry.cost / tags.weight
+
+    def first(self, runs: Mapping[str, "_RunQueue[T]"]) -> str:
+        """The run to serve of these, which wait.
+
+        Of equal ones, it is one that has begun its batch, or else the one that was served longest ago.
+        """
+        return min(runs, key=lambda run: self._tags[run].place or self._find_place(run, runs[run].first()))
+
+    def _find_place(self, run: str, head: FairQueueItem[T]) -> tuple[float, bool, int]:
+        tags = self._tags[run]
+        batch = _NO_BATCH if head.resumed else (head.batch, head.part)
+        tags.place = tags.order(batch), batch == _NO_BATCH or batch != tags.batch, tags.served
+        return tags.place
+
+    def serve(self, entry: FairQueueItem[T], skipped: Collection[str]) -> None:
+        """Serve an item: advance the virtual time, in which skipped runs do not catch up later."""
+        tags, began = self._tags[entry.run], self._now
+        batch, cost = (entry.batch, entry.part), entry.cost
+        tags.add(batch, -cost, -1)
+        if batch != tags.batch:
+            tags.leave_batch()
+            tags.batch = batch
+        tags.begun += cost
+        self._served += 1
+        tags.served = self._served
+        if batch == _NO_BATCH or batch not in tags.waiting:
+            tags.leave_batch()
+        self._advance(cost, skipped)
+        self._progress.add(self._now - began)
+        for other in skipped:
+            if (own := self._tags.get(other)) is not None:
+                own.start += self._now - began
+                own.end += self._now - began
+                own.place = None
+
+    def _advance(self, cost: float, skipped: Collection[str]) -> None:
+        """Serve all runs that would have work if they shared it, in proportion to their weights."""
+        sharing = [tags for run, tags in self._tags.items() if tags.end > self._now and run not in skipped]
+        while sharing:
+            weight, nearest = sum(tags.weight for tags in sharing), min(tags.end for tags in sharing)
+            if (nearest - self._now) * weight > cost:
+                self._now += cost / weight
+                return
+            cost -= (nearest - self._now) * weight
+            self._now = nearest
+            sharing = [tags for tags in sharing if tags.end > nearest]
+
+    def forget(self, waiting: Collection[str]) -> None:
+        """Drop idle runs that no longer matter, once there are many."""
+        if len(self._tags) > _IDLE_TAGS_KEPT:
+            if not waiting:
+                self._now = max(tags.end for tags in self._tags.values())
+            self._tags = {run: tags for run, tags in self._tags.items() if tags.end > self._now or run in waiting}
 
 
 class QueueLimits:

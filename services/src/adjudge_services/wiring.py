@@ -39,6 +39,7 @@ from judge_server.errors import EngineStartError
 from judge_server.ledger import Recorder
 from judge_server.ledger.monitoring.gold import GoldSampler
 from judge_server.ledger.monitoring.metrics import MonitorMetrics
+from judge_server.ledger.prediction import PredictionMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.observability.tracing import TracingTransport
 from judge_server.operations.handlers import (
@@ -241,6 +242,7 @@ def build_app(
     service.monitor_thresholds = settings.monitors
     service.tracker_url = settings.tracker_url
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
+    service.prediction_metrics = PredictionMetrics(ledger.step_requests)
     judges = judges_of(settings)
     calibrations = CalibrationLoader.of(settings, judges)
     starter = JudgeStarter(service, judges, wait=wait_for_judge, on_failure=on_judge_failure)

@@ -35,6 +35,15 @@ def test_a_caller_is_a_run_of_a_project() -> None:
     assert len({caller(run, project).run for run in ("r", None) for project in ("default", "b", "c")}) == 6
 
 
+def test_the_requests_of_a_training_step_are_one_batch_whichever_rank_sends_them() -> None:
+    groups = [{"id": "g", "prompt": "p", "responses": ["r"]}]
+    batches = [
+        Caller.of(VerdictRequest.model_validate({"rubric": RUBRIC, "groups": groups} | fields)).batch
+        for fields in ({"run": "r", "step": 7}, {"run": "r", "step": 0}, {"run": "r"}, {"step": 7})
+    ]
+    assert batches == ["7", "0", "", ""]
+
+
 def test_no_run_name_passes_for_a_run_of_another_project() -> None:
     assert caller("b\0r", "default").project_id == "default"
     assert caller("c\0r", "b").project_id == "b"

@@ -65,6 +65,14 @@ async def test_a_plan_is_read_as_it_was_sent(config: JudgingConfig) -> None:
         assert set(arrived.digests) == {digest for slot in arrived.pending for digest in slot.digests}
 
 
+def test_a_callers_batch_is_sent_apart_so_that_an_older_judge_reads_the_rest() -> None:
+    message = json.loads(ShardRequest.of([], Caller("run", "online", 2.0, "7"), "someone", 1.0).model_dump_json())
+    assert message["caller"] == ["run", "online", 2.0]
+    assert ShardRequest.model_validate(message).batch_caller == Caller("run", "online", 2.0, "7")
+    del message["batch"]
+    assert ShardRequest.model_validate(message).batch_caller == Caller("run", "online", 2.0)
+
+
 async def test_a_question_shared_by_many_responses_is_sent_once() -> None:
     made = await judge()
     prepared = made.prepared(JudgingConfig("binary"))

@@ -1,8 +1,10 @@
 """The contract of monitoring data: sums of a run's signals and its control set, on every database."""
 
+from datetime import timedelta
+
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import LedgerRows, MonitorQuery, SignalRow
-from tests.rubric_store.ledger_rows import PROJECT, request, request_key
+from tests.rubric_store.ledger_rows import AT, PROJECT, request, request_key
 
 QUERY = MonitorQuery(PROJECT, "run", first=1, last=2)
 
@@ -61,6 +63,20 @@ async def test_the_control_sets_verdicts_are_read_round_by_round(ledger: SQLLedg
         (2, "sha256:f", "c0", 0.0),
         (2, "sha256:f", "c1", 0.0),
     ]
+
+
+async def test_requests_that_name_run_and_step_are_read_from_all_projects_the_newest_first(ledger: SQLLedger) -> None:
+    written = [("run", 0, PROJECT), ("run", 1, PROJECT), ("run", 7, "p2"), ("", 1, PROJECT), ("run", None, PROJECT)]
+    for number, (run, step, project) in enumerate(written, start=1):
+        at = AT + timedelta(minutes=number)
+        ledger.write(request(number, [[f"v{number}"]], run=run, step=step, project=project, at=at))
+    found = await ledger.step_requests(AT + timedelta(minutes=2))
+    assert [(one.project_id, one.run, one.step, one.judge_calls) for one in found] == [
+        ("p2", "run", 7, 2),
+        (PROJECT, "run", 1, 2),
+    ]
+    assert found[1].arrived_at == AT + timedelta(minutes=2, seconds=-1.5)  # it was answered after 1.5 s
+    assert await ledger.step_requests(AT + timedelta(days=1)) == []
 
 
 async def test_signals_are_purged_with_the_run(ledger: SQLLedger) -> None:

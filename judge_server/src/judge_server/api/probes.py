@@ -270,6 +270,9 @@ async def metrics(request: Request) -> Response:
     if service.monitor_metrics is not None:
         await service.monitor_metrics.read()
         others.append(service.monitor_metrics)
+    if service.prediction_metrics is not None:
+        await service.prediction_metrics.read()
+        others.append(service.prediction_metrics)
     return Response(judge_metrics_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

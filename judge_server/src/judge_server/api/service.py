@@ -13,6 +13,7 @@ from judge_server.errors import NotReady, invalid_field
 from judge_server.ledger import Recorder
 from judge_server.ledger.monitoring.gold import GoldSampler
 from judge_server.ledger.monitoring.metrics import MonitorMetrics
+from judge_server.ledger.prediction import PredictionMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
 from judge_server.ports import (
@@ -64,6 +65,7 @@ class Service:
         gold: has samples judged by gold judges.
         monitor_thresholds: the thresholds of monitors.
         monitor_metrics: the findings of monitors for Prometheus.
+        prediction_metrics: the calls that runs are expected to make, for Prometheus.
         tracker_url: the address of a run in a tracker such as W&B, with {run} for its name.
         judge_measurements: reads how often judges err, as measured with their stored calibrations.
         session_secret: signs the sessions of the console; all processes behind one address need the same.
@@ -89,6 +91,7 @@ class Service:
     gold: GoldSampler | None = None
     monitor_thresholds: MonitorThresholds = field(default_factory=MonitorThresholds)
     monitor_metrics: MonitorMetrics | None = None
+    prediction_metrics: PredictionMetrics | None = None
     tracker_url: str | None = None
     judge_measurements: "Callable[[], Awaitable[Sequence[ErrorSource]]] | None" = None
     session_secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)

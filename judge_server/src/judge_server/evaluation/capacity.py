@@ -16,7 +16,10 @@ for the share rho of the time, it waits about
     T rho^(sqrt(2 (k + 1)) - 1) / (k (1 - rho)), with k = max(1, c / n)
 
 which is Sakasegawa's approximation (1977, Ann. Inst. Statist. Math. 29:67-75) for k servers of whole steps; with k = 1
-it is processor sharing, T / (1 - rho) in all. docs/studies/scale.md compares this with a simulation of the queue.
+it is processor sharing, T / (1 - rho) in all. The queue finishes steps one after another, which takes less, so a plan
+is on the safe side. docs/studies/layouts.md compares this with a simulation of the queue.
+
+`judge_layouts` compares a judge on GPUs of its own with one on the trainers' GPUs, awake or asleep between two batches.
 """
 
 import asyncio
@@ -30,7 +33,7 @@ import numpy as np
 
 from judge_server.errors import InvalidRequest
 from judge_server.judging.plan import ResponsePlan
-from judge_server.ports import Batch, Call, CallFailure, Engine, RubricSource, TokenChoice
+from judge_server.ports import AnswerForm, Batch, Call, CallFailure, Engine, RubricSource, TokenChoice
 from judge_server.scheduling.time_sharing import TimeSlicer
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.planner import AskedGroups, plan_groups
@@ -117,13 +120,16 @@ async def count_workload(
         responses: the number of responses that the plans are about.
         previous: the tokens of the prompt before the first one, which a `slot` still holds.
 
+    Of a call that asks for a step too, the longest label is counted, so that the judge writes at most as much.
+
     Raises:
-        UncountableCall: a call has the judge write more than one token.
+        UncountableCall: a call has the judge write text, whose length cannot be known.
     """
     judgements = by_program = repeated = 0
     counted: list[CountedCall] = []
     known: set[bytes] = set()
     prefixes = _Prefixes(cache, previous)
+    answers = _Answers(tokenizer)
     for plan in _with_content_free(plans):
         pending = [one for one in plan.pending if one.digests]
         judgements += sum(len(one.digests) for one in pending)
@@ -136,7 +142,8 @@ async def count_workload(
             call = planned.question.call
             _check_countable(call)
             prompt = await tokenizer.prompt_tokens(plan.batch, call)
-            counted.append(CountedCall(len(prompt), prefixes.add(prompt), 1))
+            appended, written = await answers.tokens(plan.batch, call, len(prompt))
+            counted.append(CountedCall(len(prompt), prefixes.add(prompt) + appended, written))
     return Workload(responses, judgements, by_program, repeated, tuple(counted), tuple(prefixes.last))
 
 
@@ -147,13 +154,40 @@ def _with_content_free(plans: Sequence[ResponsePlan]) -> list[ResponsePlan]:
 
 
 def _check_countable(call: Call) -> None:
-    one_token = isinstance(call.answer, TokenChoice) and call.answer.then is None
-    if not one_token or call.reasoning is not None or call.think_tokens:
+    if not isinstance(call.answer, TokenChoice) or call.reasoning is not None or call.think_tokens:
         raise UncountableCall(
-            "the judge writes more than one token for a verdict: with rationale, think_tokens, several criteria per "
-            "call, the protocols checklist and stepwise, and scales above 9; plan with binary, graded, likert or "
-            "ranking"
+            "the judge writes text for a verdict: with rationale, think_tokens, several criteria per call, the "
+            "protocol checklist, and scales above 9; plan with binary, stepwise, graded, likert or ranking"
         )
+
+
+class _Answers:
+    """The tokens after a prompt: those that are appended to what the judge wrote, and those that it writes."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[AnswerForm, tuple[int, int]] = {}
+
+    async def tokens(self, batch: Batch, call: Call, prompt: int) -> tuple[int, int]:
+        """Return the tokens appended and written after a prompt of so many tokens.
+
+        A verdict is one token. If the call asks for a step too, the verdict and the lead are appended to the prompt,
+        and the judge writes the label of a step and the end of its turn.
+        """
+        if not isinstance(call.answer, TokenChoice) or call.answer.then is None:
+            return 0, 1
+        if call.answer not in self._known:
+            verdict = max((option.label for option in call.answer.options), key=len)
+            lead = verdict + call.answer.then.lead
+            appended = await self._longer_by(batch, call, lead, prompt)
+            label = max(call.answer.then.labels, key=len)
+            whole = await self._longer_by(batch, call, lead + label, prompt)
+            self._known[call.answer] = appended, 1 + max(1, whole - appended) + 1
+        return self._known[call.answer]
+
+    async def _longer_by(self, batch: Batch, call: Call, text: str, prompt: int) -> int:
+        longer = replace(call, question=f"{call.question}\n{text}")
+        return max(1, len(await self._tokenizer.prompt_tokens(batch, longer)) - prompt - 1)
 
 
 class _Prefixes:
@@ -396,3 +430,97 @@ def _waits(busy: float, servers: float) -> float:
     """Return the mean wait as a multiple of the time of a step."""
     exponent: float = math.sqrt(2 * (servers + 1)) - 1
     return float(busy**exponent / (servers * (1 - busy)))
+
+
+class Training(NamedTuple):
+    """A training run without its judge.
+
+    Attributes:
+        gpus: the GPUs of its trainer, on which it also generates.
+        rollout_s: the seconds of generating the responses of a step.
+        update_s: the seconds of the rest of a step: the optimizer, and sending weights to the generator.
+        wake_s: the seconds to wake a judge that sleeps on these GPUs, and to put it to sleep again.
+        judge_memory: the share of the GPUs' memory for generation that a judge takes when it stays awake, in [0, 1).
+    """
+
+    gpus: int
+    rollout_s: float
+    update_s: float
+    wake_s: float
+    judge_memory: float
+
+    @property
+    def work_s(self) -> float:
+        """The seconds of a step without judging."""
+        return self.rollout_s + self.update_s
+
+
+LayoutName = Literal["dedicated", "shared", "sleeping"]
+
+
+class Layout(NamedTuple):
+    """Where the judge runs, and what a step then takes. Seconds are means.
+
+    Attributes:
+        name: `dedicated` (GPUs of its own, for all runs), `shared` (awake on the GPUs of each trainer) or `sleeping`
+            (on the GPUs of each trainer, asleep between two batches).
+        replicas: engines: of all runs if dedicated, otherwise of each.
+        gpus: the GPUs of all trainers and judges.
+        rollout_s: seconds of generating responses.
+        wake_s: seconds of waking the judge and putting it to sleep; 0 unless it sleeps.
+        judging_s: seconds of judging, with the wait for other runs.
+        step_s: seconds of a whole step.
+        gpu_hours_per_step: GPU hours of a step of one run, with its part of a dedicated judge.
+    """
+
+    name: LayoutName
+    replicas: int
+    gpus: int
+    rollout_s: float
+    wake_s: float
+    judging_s: float
+    step_s: float
+    gpu_hours_per_step: float
+
+
+def judge_layouts(
+    demand: Demand, training: Training, seconds_per_response: float, gpus_per_replica: int, dedicated: Estimate
+) -> list[Layout]:
+    """Return the layouts that are possible, by the GPU hours of a step.
+
+    With n responses of s seconds in a step, R runs, g GPUs a trainer, rollouts of G seconds and updates of U:
+
+    - dedicated: J = alone + queued of `estimate`, step = G + J + U, GPUs = R g + GPUs of the estimate.
+    - shared: J = s ceil(n / c) on c = g // GPUs of a replica, while nothing else uses these GPUs. The judge takes the
+      share m of the memory for generation, which slows generation by at most 1 / (1 - m), because its throughput is
+      at most proportional to the memory of its key-value cache: step = G / (1 - m) + J + U, GPUs = R g.
+    - sleeping: J as shared, step = G + W + J + U with W to wake and to sleep, GPUs = R g.
+
+    GPU hours of a step of one run are GPUs / R * step / 3600. A replica that needs more GPUs than a trainer has, or
+    runs on a CPU (0 GPUs), can only be dedicated.
+
+    Raises:
+        ValueError: a number of the training is out of range.
+    """
+    if training.gpus < 1 or min(training.rollout_s, training.update_s, training.wake_s) < 0 or training.work_s <= 0:
+        raise ValueError("a trainer has at least 1 GPU, and the seconds of a step are above 0")
+    if not 0 <= training.judge_memory < 1:
+        raise ValueError(f"the judge's share of the memory is {training.judge_memory}; it must be at least 0, below 1")
+    own = training.gpus * demand.runs
+
+    def layout(
+        name: LayoutName, replicas: int, gpus: int, judging_s: float, *, rollout_s: float, wake_s: float = 0.0
+    ) -> Layout:
+        step_s = rollout_s + wake_s + judging_s + training.update_s
+        hours = gpus / demand.runs * step_s / 3600
+        return Layout(name, replicas, gpus, rollout_s, wake_s, judging_s, step_s, hours)
+
+    rollout_s, judging_s = training.rollout_s, dedicated.alone_s + dedicated.queued_s
+    found = [layout("dedicated", dedicated.replicas, own + dedicated.gpus, judging_s, rollout_s=rollout_s)]
+    replicas = training.gpus // gpus_per_replica if gpus_per_replica else 0
+    if replicas:
+        alone = seconds_per_response * math.ceil(demand.responses / replicas)
+        slowed = rollout_s / (1 - training.judge_memory)
+        found.append(layout("shared", replicas, own, alone, rollout_s=slowed))
+        found.append(layout("sleeping", replicas, own, alone, rollout_s=rollout_s, wake_s=training.wake_s))
+    return sorted(found, key=lambda one: one.gpu_hours_per_step)

@@ -38,19 +38,22 @@ class Caller(NamedTuple):
         run: the run's name, prefixed with the project's and a NUL for all projects but the default one.
         priority: the queue class of the calls.
         share: the weight of the project relative to others.
+        batch: the run's training step, whose calls are needed together; empty without a run or a step.
     """
 
     run: str = ""
     priority: Priority = "online"
     share: float = 1.0
+    batch: str = ""
 
     @classmethod
     def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "Caller":
         """Return the caller of a request, with the identity of the current task."""
         identity, run = current_identity(), (request.run or "").replace(NUL, "\N{REPLACEMENT CHARACTER}")
+        batch = str(request.step) if run and request.step is not None else ""
         if identity.project_id != DEFAULT_PROJECT:
             run = f"{identity.project_id}{NUL}{run}"
-        return cls(run, request.priority, identity.limits.weight)
+        return cls(run, request.priority, identity.limits.weight, batch)
 
     @property
     def project_id(self) -> str:

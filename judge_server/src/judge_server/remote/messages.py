@@ -9,7 +9,7 @@ question shared by many responses is sent once.
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.plan import PendingVerdict, PlannedCall, ResponsePlan
@@ -117,11 +117,15 @@ class PlanMessage:
 
 
 class ShardRequest(ProtocolMessage):
-    """Calls to answer within `deadline_s`, by the judge with this identity only."""
+    """Calls to answer within `deadline_s`, by the judge with this identity only.
+
+    `batch` is the one of the caller. It is sent apart, because an older end of this protocol refuses a longer caller.
+    """
 
     protocol: int = PROTOCOL_VERSION
     identity: str
     caller: Caller
+    batch: str = ""
     deadline_s: Annotated[float, Field(ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False)]
     questions: tuple[QuestionMessage, ...]
     plans: tuple[PlanMessage, ...]
@@ -145,10 +149,20 @@ class ShardRequest(ProtocolMessage):
         return cls(
             identity=identity,
             caller=caller,
+            batch=caller.batch,
             deadline_s=deadline_s,
             questions=tuple([QuestionMessage.of(question) for question in questions]),
             plans=tuple(plans),
         )
+
+    @field_serializer("caller")
+    def _without_batch(self, caller: Caller) -> tuple[str, str, float]:
+        return caller.run, caller.priority, caller.share
+
+    @property
+    def batch_caller(self) -> Caller:
+        """The caller with its batch."""
+        return self.caller._replace(batch=self.batch)
 
     def response_plans(self) -> list[ResponsePlan]:
         """Convert the message to plans.

@@ -181,7 +181,7 @@ async def _outcomes(request: Request, process: Process) -> Response:
         plans = shard.response_plans()
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    events = _result_events(judge, plans, shard.caller, shard.deadline_s)
+    events = _result_events(judge, plans, shard.batch_caller, shard.deadline_s)
     first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
     return StreamingResponse(_encoded(first, events), media_type=NDJSON)
 

@@ -191,7 +191,7 @@ class QueueEntry:
         self.calls = len(batch.calls)
         self.places = 0
         self.fair_item: FairQueueItem[QueueEntry] = FairQueueItem(
-            caller.run, caller.priority, estimated_tokens(batch), self, caller.share, resumed
+            caller.run, caller.priority, estimated_tokens(batch), self, caller.share, resumed, caller.batch
         )
         self.granted: asyncio.Future[None] | None = None
         self.at_engine = False

@@ -4,16 +4,18 @@ Everything but the control set is read from sums, so a run of a million verdicts
 """
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, func, select
 
-from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
-from rubric_store.ledger.tables import JUDGED_USES, of_run, requests, responses, signals, steps, uses, verdicts
+from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepRequest, StepSums
+from rubric_store.ledger.tables import JUDGED_USES, of_run, requests, responses, runs, signals, steps, uses, verdicts
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 _SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")
 _MAX_CONTROL_VERDICTS = 20_000
 _RECENT_STEPS = 200
+_MAX_STEP_REQUESTS = 10_000
 
 
 def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
@@ -52,6 +54,26 @@ def criterion_groups(
         .order_by(recent.c.name)
     )
     return {row.name: (float(row.met), float(row.groups)) for row in connection.execute(sums)}
+
+
+def step_requests(connection: Connection, since: datetime) -> list[StepRequest]:
+    """Read the requests answered since a time, of all projects and runs, that name a run and a step; the newest first.
+
+    If there are very many, only the newest are read.
+    """
+    projects = select(runs.c.project_id).distinct().where(runs.c.last_at >= since)
+    columns = [requests.c[name] for name in ("project_id", "run", "step", "created_at", "seconds", "judge_calls")]
+    newest = (
+        select(*columns)
+        .where(requests.c.project_id.in_(projects), requests.c.created_at >= since)
+        .where(requests.c.step >= 0, requests.c.run != "")
+        .order_by(requests.c.created_at.desc())
+        .limit(_MAX_STEP_REQUESTS)
+    )
+    return [
+        StepRequest(row.project_id, row.run, row.step, row.created_at - timedelta(seconds=row.seconds), row.judge_calls)
+        for row in connection.execute(newest)
+    ]
 
 
 def _steps(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) -> list[StepSums]:

@@ -562,6 +562,16 @@ class MonitorQuery(NamedTuple):
     until: int | None = None
 
 
+class StepRequest(NamedTuple):
+    """A request of a training step: when it arrived, and the judge calls that it made."""
+
+    project_id: str
+    run: str
+    step: int
+    arrived_at: datetime
+    judge_calls: int
+
+
 class StepSums(NamedTuple):
     """Sums over the responses of a training step."""
 

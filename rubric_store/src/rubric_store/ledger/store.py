@@ -138,6 +138,7 @@ class SQLLedger:
     runs = _in_thread(figures.run_page)
     run = _in_thread(figures.run_report)
     monitored_run = _in_thread(monitoring.monitored_run)
+    step_requests = _in_thread(monitoring.step_requests)
     criterion_groups = _in_thread(monitoring.criterion_groups)
     run_curves = _in_thread(charts.run_curves)
     run_charts = _in_thread(charts.run_charts)

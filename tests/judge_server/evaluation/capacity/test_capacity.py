@@ -12,9 +12,13 @@ from judge_server.evaluation.capacity import (
     MOST_BUSY,
     PUBLISHED,
     Demand,
+    Estimate,
+    Layout,
+    Training,
     UncountableCall,
     count_workload,
     estimate,
+    judge_layouts,
     measure_rates,
     plan_sample,
     published_rates,
@@ -89,9 +93,25 @@ async def test_half_of_the_criteria_make_half_of_the_calls_and_rankings_count_co
     assert (work.judgements, len(work.calls)) == (6, 6)
 
 
-async def test_calls_that_write_more_than_one_token_are_refused() -> None:
+async def test_a_stepwise_call_adds_the_verdict_the_lead_and_the_label_of_a_step() -> None:
+    judge = await support.judge()
+    counted = {}
+    for protocol in ("binary", "stepwise"):
+        rubric = {"criteria": [{"id": "p", "kind": "process", "description": "Tries small factors."}]}
+        body = request(support.STEPPED, rubric=rubric, judging={"protocol": protocol})
+        plans = await plan_sample(judge, None, RewardRequest.model_validate(body))  # type: ignore[arg-type]
+        (counted[protocol],) = (await count_workload(CharacterTokens(), plans, "slot", responses=1)).calls
+        (call,) = plans[0].batch.calls
+    assert counted["binary"].written == 1
+    assert counted["binary"].computed == counted["binary"].prompt
+    appended = counted["stepwise"].computed - counted["stepwise"].prompt
+    assert appended == len("Yes" + call.answer.then.lead)  # type: ignore[union-attr]
+    assert counted["stepwise"].written == 1 + len("-1") + 1
+
+
+async def test_calls_that_write_text_are_refused() -> None:
     _, plans = await sample("Yes.", judging={"rationale": True})
-    with pytest.raises(UncountableCall, match="more than one token"):
+    with pytest.raises(UncountableCall, match="writes text for a verdict"):
         await count_workload(CharacterTokens(), plans, "slot", responses=1)  # type: ignore[arg-type]
 
 
@@ -168,3 +188,68 @@ def test_steps_that_cannot_be_judged_in_time_are_refused() -> None:
         estimate(Demand(1, 60, 64, 1.0), 2.0, 1)
     with pytest.raises(ValueError, match="above 0"):
         estimate(Demand(1, 60, 64, 1.0), 0.0, 1)
+
+
+TRAININGS = st.builds(
+    Training,
+    gpus=st.integers(1, 64),
+    rollout_s=st.floats(0, 1000),
+    update_s=st.floats(0.01, 1000),
+    wake_s=st.floats(0, 100),
+    judge_memory=st.floats(0, 0.9),
+)
+
+
+@given(DEMANDS, TRAININGS, st.floats(1e-3, 0.1), st.integers(0, 8))
+def test_each_layout_is_the_sum_of_its_parts_and_the_cheapest_is_first(
+    demand: Demand, training: Training, seconds: float, gpus: int
+) -> None:
+    found = estimate(demand, seconds, gpus)
+    layouts = judge_layouts(demand, training, seconds, gpus, found)
+    hours = [one.gpu_hours_per_step for one in layouts]
+    assert hours == sorted(hours)
+    for one in layouts:
+        assert one.step_s == pytest.approx(one.rollout_s + one.wake_s + one.judging_s + training.update_s)
+        assert one.gpu_hours_per_step * demand.runs * 3600 == pytest.approx(one.gpus * one.step_s)
+        assert one.gpus >= training.gpus * demand.runs
+    by_name = {one.name: one for one in layouts}
+    assert by_name["dedicated"].gpus == training.gpus * demand.runs + found.gpus
+    assert ("shared" in by_name) == ("sleeping" in by_name) == (1 <= gpus <= training.gpus)
+    if "shared" in by_name:
+        assert by_name["shared"].judging_s == by_name["sleeping"].judging_s
+        assert by_name["shared"].rollout_s >= by_name["sleeping"].rollout_s
+
+
+def layout_names(training: Training) -> list[str]:
+    demand, found = Demand(1, 60, 64, 6.0), Estimate(1, 1, 0.1, 1.5, 0.0)
+    return [one.name for one in judge_layouts(demand, training, 0.023, 1, found)]
+
+
+def test_a_judge_sleeps_where_its_memory_costs_more_than_waking_and_is_apart_where_gpus_are_many() -> None:
+    assert layout_names(Training(1, 40, 20, wake_s=1, judge_memory=0.5))[0] == "sleeping"
+    assert layout_names(Training(1, 40, 20, wake_s=30, judge_memory=0.1))[0] == "shared"
+    assert layout_names(Training(64, 40, 20, wake_s=30, judge_memory=0.5))[0] == "dedicated"
+
+
+@pytest.mark.parametrize(
+    ("training", "problem"),
+    [
+        (Training(0, 40, 20, 1, 0.1), "at least 1 GPU"),
+        (Training(8, 0, 0, 1, 0.1), "above 0"),
+        (Training(8, 40, 20, -1, 0.1), "above 0"),
+        (Training(8, 40, 20, 1, 1.0), "share of the memory is 1.0"),
+    ],
+)
+def test_an_impossible_training_is_refused(training: Training, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        layout_names(training)
+
+
+def test_a_layout_of_a_hundred_runs_shares_the_dedicated_judge() -> None:
+    demand, training = Demand(100, 60, 64, 6.0), Training(8, 40, 20, 10, 0.2)
+    (dedicated,) = (
+        one
+        for one in judge_layouts(demand, training, 0.023, 1, Estimate(4, 4, 0.6, 0.4, 0.6))
+        if one.name == "dedicated"
+    )
+    assert dedicated == Layout("dedicated", 4, 804, 40, 0, 1.0, 61.0, pytest.approx(8.04 * 61 / 3600))  # type: ignore[arg-type]

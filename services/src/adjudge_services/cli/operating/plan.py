@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -36,12 +36,15 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.capacity import (
         Demand,
         Estimate,
+        Layout,
         PrefixCache,
         PromptTokenizer,
         Rates,
+        Training,
         Workload,
         count_workload,
         estimate,
+        judge_layouts,
         measure_rates,
         plan_sample,
         published_rates,
@@ -77,6 +80,33 @@ class Load:
     ] = None
 
 
+ROLLOUT_SHARE = 2 / 3
+"""The share of a step that generating responses takes, unless `--rollout-s` and `--update-s` say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """The trainer of each run, whose GPUs the judge may share."""
+
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of each run's trainer; compares where the judge may run.")
+    ] = None
+    rollout_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds of a step's rollouts; with --update-s, in place of --steps-per-hour."),
+    ] = None
+    update_s: Annotated[float | None, typer.Option(min=0, help="Seconds of the rest of a step, without judging.")] = (
+        None
+    )
+    wake_s: Annotated[
+        float, typer.Option(min=0, help="Seconds to wake a judge on the trainer's GPUs and put it to sleep again.")
+    ] = 10.0
+    judge_memory: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Share of the rollouts' GPU memory that a judge takes if it stays awake."),
+    ] = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedCascade:
     """A cascade to compare with."""
@@ -103,6 +133,7 @@ def plan(
     reward: Annotated[Mapping[str, Any], FromRequest(RewardRequest, part="reward")],
     judging: Annotated[Mapping[str, Any], FromRequest(RewardRequest, part="judging")],
     load: Load,
+    trainer: Trainer,
     rates: Annotated[
         str | None,
         typer.Option(help="Published rates to plan with, as MODEL@GPUS; by default the engine is measured."),
@@ -122,7 +153,10 @@ def plan(
 
     Counts the judgements and prompt tokens of a sample with the real prompts and the engine's tokenizer, and prints
     GPUs, time in the queue, cost, and what prefix reuse, the verdict cache, fewer criteria and a cascade change.
+    With --gpus, compares a judge on its own GPUs with one that shares the trainer's, awake or asleep between batches.
     """
+    if (trainer.rollout_s is None) != (trainer.update_s is None):
+        exit_with_error("give both --rollout-s and --update-s, or neither: together they are a step without judging")
     if check and rates is not None:
         exit_with_error("--check compares with this machine's engine; leave out --rates, so that it is measured")
     lines, refused = split_lines(read_groups(RowFile(file, limit)))
@@ -132,12 +166,21 @@ def plan(
         exit_with_error("the file has no group to plan with; give one with a prompt and responses in each row")
     fields = {} if rubric is None else {"rubric": read_rubric_argument(rubric)}
     request = RewardRequest.model_validate({"groups": groups, "reward": reward, "judging": judging, **fields})
-    wanted = Wanted(request, load, rates, cascade, gpu_price, check)
+    wanted = Wanted(request, _paced(load, trainer), trainer, rates, cascade, gpu_price, check)
     made = asyncio.run(make_plan(wanted, own_engine(judge)))
     if as_json:
         print_json(plan_json(made))
     else:
         show_plan(made)
+
+
+def _paced(load: Load, trainer: Trainer) -> Load:
+    """Return the load with the pace that the seconds of a step give, if they are given."""
+    if trainer.rollout_s is None or trainer.update_s is None:
+        return load
+    if not trainer.rollout_s + trainer.update_s:
+        exit_with_error("--rollout-s and --update-s are both 0; a step takes some time without judging")
+    return replace(load, steps_per_hour=3600 / (trainer.rollout_s + trainer.update_s))
 
 
 class Saving(NamedTuple):
@@ -167,6 +210,8 @@ class Plan(NamedTuple):
     savings: list[tuple[Saving, Estimate]]
     price: float | None
     checked: Checked | None
+    training: Training | None = None
+    layouts: Sequence[Layout] = ()
 
 
 class Wanted(NamedTuple):
@@ -174,6 +219,7 @@ class Wanted(NamedTuple):
 
     request: RewardRequest
     load: Load
+    trainer: Trainer
     rates: str | None
     cascade: PlannedCascade
     price: float | None
@@ -223,7 +269,20 @@ async def make_plan(wanted: Wanted, settings: Settings) -> Plan:
     each = rates.seconds(work.computed, work.written) / responses
     found = estimate(demand, each, rates.gpus)
     savings = [(one, estimate(demand, one.seconds, rates.gpus)) for one in _savings(wanted, work, fewer, rates)]
-    return Plan(name, work, rates, demand, found, savings, wanted.price, checked)
+    training = _training(wanted)
+    layouts = [] if training is None else judge_layouts(demand, training, each, rates.gpus, found)
+    return Plan(name, work, rates, demand, found, savings, wanted.price, checked, training, layouts)
+
+
+def _training(wanted: Wanted) -> Training | None:
+    """Return what the layouts need to know of a run; None if they are not asked for."""
+    given = wanted.trainer
+    if given.gpus is None:
+        return None
+    interval = 3600 / wanted.load.steps_per_hour
+    rollout_s = ROLLOUT_SHARE * interval if given.rollout_s is None else given.rollout_s
+    update_s = interval - rollout_s if given.update_s is None else given.update_s
+    return Training(given.gpus, rollout_s, update_s, given.wake_s, given.judge_memory)
 
 
 def _tokenizer(engine: Engine, url: str) -> PromptTokenizer:
@@ -300,6 +359,8 @@ def plan_json(made: Plan) -> dict[str, Any]:
             {"name": one.name, "seconds_per_response": one.seconds} | found._asdict() | _cost(made, found)
             for one, found in made.savings
         ],
+        "training": None if made.training is None else made.training._asdict(),
+        "layouts": [layout._asdict() for layout in made.layouts],
         "check": None if made.checked is None else made.checked._asdict(),
     }
 
@@ -344,8 +405,28 @@ def show_plan(made: Plan) -> None:
         counted = f"{other.gpus or other.replicas:,}"
         rows.add_row(one.name, f"{one.seconds:.4f}", counted, f"{other.busy:.0%}", step, *costs)
     out.print(rows)
+    if made.training is not None:
+        _show_layouts(made, made.training)
     if made.checked is not None:
         _show_check(made.checked)
+
+
+def _show_layouts(made: Plan, training: Training) -> None:
+    rows = Table(title="where the judge runs, the fewest GPU hours first", title_justify="left", header_style="bold")
+    rows.add_column("judge", min_width=len("dedicated"))
+    for heading in ("GPUs", "rollouts", "wake", "judging", "update", "a step", "GPU h/step"):
+        rows.add_column(heading, justify="right")
+    for one in made.layouts:
+        seconds = [one.rollout_s, one.wake_s, one.judging_s, training.update_s, one.step_s]
+        shown = [format_seconds(each) if each else "–" for each in seconds]
+        rows.add_row(one.name, f"{one.gpus:,}", *shown, f"{one.gpu_hours_per_step:.4f}")
+    out.print(rows)
+    if not made.rates.gpus:
+        print_line("the rates are those of a CPU; give --rates for a judge on the trainer's GPUs")
+    elif len(made.layouts) == 1:
+        print_line(
+            f"the judge cannot share the trainer's GPUs: it needs {made.rates.gpus}, and a trainer has {training.gpus}"
+        )
 
 
 def _per_second(seconds: float) -> str:

@@ -1,0 +1,35 @@
+"""The plan of layouts agrees with the simulation of the queue, and the simulated orders with theory."""
+
+import pytest
+from benchmarks.layouts import Case, SimulatedRun, layout_rows, order_rows, prediction_row
+
+from judge_server.evaluation.capacity import Demand, Training
+
+TRAINING = Training(gpus=8, rollout_s=40.0, update_s=20.0, wake_s=10.0, judge_memory=0.15)
+TOLERANCE = 0.05
+"""A planned step differs from a simulated one by at most this share."""
+
+
+@pytest.mark.parametrize(("runs", "responses", "seconds"), [(1, 64, 0.0233), (1, 64, 0.5), (12, 32, 0.05)])
+def test_the_planned_seconds_of_a_step_are_those_of_the_simulation(runs: int, responses: int, seconds: float) -> None:
+    demand = Demand(runs, 3600 / TRAINING.work_s, responses, TRAINING.work_s / 10)
+    rows = layout_rows(demand, TRAINING, seconds, 1, batches=6_000)
+    assert {row["layout"] for row in rows} == {"dedicated", "shared", "sleeping"}
+    for row in rows:
+        assert row["step s, planned"] == pytest.approx(row["simulated"], rel=TOLERANCE)
+        planned, simulated = row["GPU hours per step and run, planned"], row["GPU hours, simulated"]
+        assert planned == pytest.approx(simulated, rel=TOLERANCE)
+
+
+def test_runs_that_ask_together_end_together_piece_by_piece_and_one_by_one_by_batch() -> None:
+    case = Case("two", [SimulatedRun(16, 16.0)] * 2, 1, 1.0, steps=8)
+    (row,) = order_rows(case)
+    assert row["by batch"] < 0.9 * row["judging s, by piece"]
+    assert row["step, by batch"] < row["step s, by piece"]
+
+
+def test_the_batches_of_a_steady_run_are_predicted_better_than_those_of_an_uneven_one() -> None:
+    run = SimulatedRun(8, 60.0)
+    steady, uneven = (prediction_row("run", run, jitter=jitter) for jitter in (0.03, 0.3))
+    assert steady["batches"] == uneven["batches"] == 198
+    assert float(steady["error, median"].rstrip("%")) < 5 < float(uneven["error, median"].rstrip("%"))
