@@ -422,7 +422,7 @@ def serve_api(
     try:
         asyncio.run(_prepare(settings))  # refuse to start before anything listens
     except (StartError, ValueError) as error:
-        exit_with_error(str(error))
+        exit_with_error(str(error), error=error)
 
     def build(failed: FailureCallback) -> FastAPI:
         return build_app(settings, judges_of, on_judge_failure=failed)
@@ -449,7 +449,7 @@ def serve_app(
         app = build(stop)  # no model is loaded yet
         bound_socket = bind_socket(settings.host, settings.port)
     except (StartError, ValueError) as error:
-        exit_with_error(str(error))
+        exit_with_error(str(error), error=error)
     port = bound_socket.getsockname()[1]
     log_startup(settings, f"{what} http://{settings.host}:{port}{more}")
     options = uvicorn_options(settings.client_timeout_s, settings.drain_s, raise_descriptor_limit())

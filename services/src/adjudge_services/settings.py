@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from trainer_client.documentation import setting_url
 from trainer_client.wire.judges import RestingState
 from trainer_client.wire.monitors import MonitorThresholds
 
@@ -84,7 +85,15 @@ class CombinedJudgeSettings(BaseModel):
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used; the message names each, what is wrong with it, and what to write."""
+    """Settings that cannot be used; the message names each, what is wrong with it, and what to write.
+
+    Attributes:
+        documentation_url: the address of the documentation about the first of them.
+    """
+
+    def __init__(self, message: str, variable: str) -> None:
+        super().__init__(message)
+        self.documentation_url = setting_url(variable)
 
 
 class Settings(BaseSettings):
@@ -191,10 +200,13 @@ class Settings(BaseSettings):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise SettingsError("; ".join(_describe(one) for one in _causes(error))) from None
+            causes = list(_causes(error))
+            first = _variable(str(causes[0]["loc"][0])) if causes and causes[0]["loc"] else ""
+            raise SettingsError("; ".join(map(_describe, causes)), first) from None
         except UnreadableSettings as error:  # a setting that is JSON
             name = str(error).partition('"')[2].partition('"')[0]
-            raise SettingsError(f"{_variable(name)} is not JSON: {error.__cause__ or error}") from None
+            variable = _variable(name)
+            raise SettingsError(f"{variable} is not JSON: {error.__cause__ or error}", variable) from None
 
     @field_validator("judge_token", "bootstrap_key", mode="before")
     @classmethod
