@@ -54,8 +54,9 @@ _BACKLOG = 2048
 _WARNING_INTERVAL_S = 10.0
 
 KEEP_ALIVE_S = 75
-"""Seconds that a connection may be idle between requests. Proxies (60) and our client (5) close theirs earlier. That is
-safe, since only the client side can tell that no request is on its way."""
+"""Seconds that a connection may be idle between requests. Proxies (60) and our client (5) close theirs earlier. That
+is safe, since only the client side can tell that no request is on its way. If it is shorter, requests are lost on
+connections that the service just closed."""
 
 
 MIN_READ_BYTES_PER_SECOND = 1024

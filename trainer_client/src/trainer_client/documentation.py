@@ -1,11 +1,13 @@
 """Addresses of the sections of the documentation that errors and findings refer to."""
 
+from functools import cache
+from importlib.metadata import version
 from typing import NamedTuple
 
-__all__ = ["DOCUMENTATION_URL", "Meaning", "error_url", "findings_url", "setting_url"]
+__all__ = ["SITE_URL", "Meaning", "error_url", "findings_url", "setting_url"]
 
-DOCUMENTATION_URL = "https://github.com/adjudge/adjudge/blob/main/docs"
-"""The folder of the documentation, as the packages' metadata name it."""
+SITE_URL = "https://adjudge.github.io/adjudge"
+"""The site of the documentation. Below it is a folder for each minor version, such as `0.3`."""
 
 
 class Meaning(NamedTuple):
@@ -16,15 +18,25 @@ class Meaning(NamedTuple):
 
 
 def error_url(code: str) -> str:
-    """Return the address of the section about an error, a problem type without `urn:adjudge:` or another code."""
-    return f"{DOCUMENTATION_URL}/reference/errors.md#{code}"
+    """Return the address of the section about an error: a problem type without `urn:adjudge:`, or another code."""
+    return _section("errors", code)
 
 
 def findings_url(code: str = "") -> str:
     """Return the address of the section about a finding; without a code, of the page of all findings."""
-    return f"{DOCUMENTATION_URL}/reference/findings.md{'#' * bool(code)}{code}"
+    return _section("findings", code)
 
 
 def setting_url(variable: str) -> str:
     """Return the address of the section about a setting, such as ADJUDGE_PORT."""
-    return f"{DOCUMENTATION_URL}/reference/settings.md#{variable.lower()}"
+    return _section("settings", variable.lower())
+
+
+def _section(page: str, section: str) -> str:
+    return f"{SITE_URL}/{_minor_version()}/reference/{page}/{'#' * bool(section)}{section}"
+
+
+@cache
+def _minor_version() -> str:
+    major, minor, *_ = version("adjudge-client").split(".")
+    return f"{major}.{minor}"

@@ -131,19 +131,29 @@ class ServerError(AdjudgeError):
 
 
 class MismatchedAnswer(ServerError):
-    """The answer belongs to another request, or lacks a part of its own. None of it is used."""
+    """The answer belongs to another request, or lacks a part of its own. None of it is used.
+
+    Look for a proxy between client and service that caches or mixes up answers.
+    """
 
     code = "mismatched-answer"
 
 
 class ConnectionFailed(AdjudgeError):
-    """The connection to the service failed, or broke before the answer was complete."""
+    """The connection to the service failed, or broke before the answer was complete.
+
+    Check that the service runs, and the address: `adjudge doctor` and `GET /readyz` say more. The client has already
+    tried again as often as it may.
+    """
 
     code = "connection-failed"
 
 
 class TimedOut(AdjudgeError):
-    """The service did not answer in time."""
+    """The service did not answer in time.
+
+    The judge may be overloaded: raise `deadline_s` and the client's `timeout_s`, or send fewer responses at once.
+    """
 
     code = "timed-out"
 

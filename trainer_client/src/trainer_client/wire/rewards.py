@@ -148,7 +148,8 @@ class RewardOptions(RequestModel):
             formula.
         weighting: the weights of the criteria: `declared` for those of the rubric; `contrast` to shift weight, within
             each category, to the criteria that tell the responses of a group apart. The category of a criterion is its
-            first tag. After POW3R (arXiv 2605.20164); docs/scoring.md has the formula. Only for the modes in `WEIGHED`.
+            first tag. After POW3R (arXiv 2605.20164); docs/reference/modes.md has the formula. Only for the modes in
+            `WEIGHED`.
     """
 
     mode: RewardMode = "weighted_mean"
