@@ -77,7 +77,7 @@ def check(
         found = migrations.read_status(settings.store_url)
         report = check_integrity(settings.store_url) if with_contents and found.usable else None
     except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
-        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
+        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE, error=error)
     if as_json:
         print(json.dumps(status_json(found, report)))
     else:
@@ -85,7 +85,7 @@ def check(
         if with_contents and report is None:
             err.print("the contents were not checked: this version does not work on the schema as it is")
     if found.state == "too new" or (report and report.problem_count):
-        raise typer.Exit(UNUSABLE)
+        raise typer.Exit(UNUSABLE, error=error)
     raise typer.Exit(PENDING if found.pending else 0)
 
 
