@@ -77,7 +77,7 @@ def check(
         found = migrations.read_status(settings.store_url)
         report = check_integrity(settings.store_url) if with_contents and found.usable else None
     except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
-        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE, error=error)
+        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
     if as_json:
         print(json.dumps(status_json(found, report)))
     else:
