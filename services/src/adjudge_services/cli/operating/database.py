@@ -85,7 +85,7 @@ def check(
         if with_contents and report is None:
             err.print("the contents were not checked: this version does not work on the schema as it is")
     if found.state == "too new" or (report and report.problem_count):
-        raise typer.Exit(UNUSABLE, error=error)
+        raise typer.Exit(UNUSABLE)
     raise typer.Exit(PENDING if found.pending else 0)
 
 
