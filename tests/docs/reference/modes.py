@@ -25,9 +25,9 @@ def modes_page() -> str:
         lines += [f"## {name}", ""]
         for part in paragraphs(type(mode).__doc__):
             lines += [part, ""]
-        lines += [f"- **Protocols:** {_protocols(mode)}", f"- **Soft rewards** (`reward.use`): {_soft(name, mode)}"]
-        lines += [f"- **Rubric dropout**: {'refused, since it ' + mode.not_linear if mode.not_linear else 'yes'}"]
-        lines += [f"- **`reward.weighting: contrast`**: {'yes' if mode.weighs else 'refused'}", ""]
+        lines += [f"- **Protocols:** {_protocols(mode)}", f"- **Soft rewards (`reward.use`):** {_soft(name, mode)}"]
+        lines += [f"- **Rubric dropout:** {'refused, since it ' + mode.not_linear if mode.not_linear else 'yes'}."]
+        lines += [f"- **`reward.weighting: contrast`:** {'yes' if mode.weighs else 'refused'}.", ""]
     return "\n".join(lines)
 
 
@@ -46,4 +46,4 @@ def _soft(name: str, mode: Mode) -> str:
     given = [protocol for protocol in mode.protocols if protocol in ("binary", "stepwise")]
     if not given:
         return "the score of a grade is an expectation already."
-    return f"yes, under the protocols {' and '.join(f'`{one}`' for one in given)}."
+    return f"yes, under {' and '.join(f'`{one}`' for one in given)}."
