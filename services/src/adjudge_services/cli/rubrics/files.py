@@ -386,7 +386,8 @@ def read_linted(paths: Sequence[str], format: str | None) -> list[LintedRubric]:
         try:
             read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
         except FormatError as error:
-            exit_with_error("\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems)), code=2)
+            problems = "\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems))
+            exit_with_error(problems, code=2, error=error)
         except OSError as error:
             exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
         several = len(read) > 1
