@@ -11,6 +11,12 @@ from pydantic.fields import FieldInfo
 from adjudge_services.settings import Settings
 from tests.docs.reference.markdown import prose, sentence, table
 
+_TEXT, _HIDDEN = "text", "text that is never shown"
+_NAMES: dict[Any, str] = {
+    str: _TEXT, SecretStr: _HIDDEN, int: "whole number", float: "number", bool: "`true`, `false`", Path: "path",
+    type(None): "",
+}  # fmt: skip
+
 
 def settings_page() -> str:
     """A list of all settings by name, and a section for each."""
@@ -57,11 +63,7 @@ def _words(annotation: Any) -> list[str]:
         return [", ".join(f"`{value}`" for value in get_args(annotation))]
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return ["JSON object"]
-    names: dict[Any, str] = {
-        str: "text", int: "whole number", float: "number", bool: "`true`, `false`", Path: "path",
-        SecretStr: "secret text", type(None): "",
-    }  # fmt: skip
-    return [names[annotation]]
+    return [_NAMES[annotation]]
 
 
 def _bounds(info: FieldInfo) -> str:
