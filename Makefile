@@ -100,6 +100,7 @@ lint-code:
 	@$(BIN)/python -m tests.docs.leftovers
 	@$(BIN)/python -m tests.request_options --check
 	@$(BIN)/python -m tests.docs.contents --check
+	@$(BIN)/python -m tests.docs.reference --check
 	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
 
 lint-secrets: # a file is read once, and again when it, the baseline or the tools change

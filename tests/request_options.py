@@ -2,8 +2,7 @@
 
 - `trainer_client.client.keywords`, the types of the client's keyword arguments;
 - the list of options in the docstring of `AsyncClient.rewards`;
-- the table of `docs/scoring.md`: names, types and defaults. A new row gets the first sentence of the description; what
-  a row says is otherwise its own.
+- the tables of `docs/reference/request-options.md`: names, types, defaults and descriptions.
 
 With `--check`, it writes nothing, and exits with 1 if a file is not what it would write.
 """
@@ -22,6 +21,10 @@ from trainer_client.wire.options import RequestOption, request_options
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "trainer_client/src/trainer_client/client"
+PAGE = "docs/reference/request-options.md"
+BEGIN, END = "<!-- generated: options (python -m tests.request_options) -->", "<!-- end of what is generated -->"
+PARTS = ("reward", "judging", "")
+"""The parts of a request, in the order of the page."""
 PARAMETERS = {"mode", "on_failure", "deadline_s"}
 """Options that are parameters of the client's methods, with defaults of their own."""
 
@@ -39,7 +42,7 @@ MAX_CHOICES = 6
 
 def generate() -> dict[Path, str]:
     """Return the text of each file."""
-    clients, page = CLIENT / "clients.py", ROOT / "docs/scoring.md"
+    clients, page = CLIENT / "clients.py", ROOT / PAGE
     return {
         CLIENT / "keywords.py": _ruff(keywords()),
         clients: with_options_described(clients.read_text(encoding="utf-8")),
@@ -130,32 +133,43 @@ def with_options_described(source: str) -> str:
 
 
 def with_table(page: str) -> str:
-    """The page, with a row for each option in the table of the request."""
-    head, begin, rest = page.partition("## The request\n")
-    before, top, table = rest.partition("| --- | --- | --- |\n")
-    rows, end, tail = table.partition("\n\n")
-    assert begin, "docs/scoring.md has no section of the request"
-    meanings = {}
-    for row in rows.splitlines():
-        name, type_, meaning = (cell.strip() for cell in row.strip("|").split(" | "))
-        meanings[name.strip("`")] = [type_, meaning]
-    options = {option.path: option for option in request_options(RewardRequest).values()}
-    paths = [path for path in meanings if path in options or path in RewardRequest.model_fields]
-    for path, option in options.items():
-        if path not in paths:
-            own = [n for n, each in enumerate(paths) if option.part and each.startswith(f"{option.part}.")]
-            paths.insert(own[-1] + 1 if own else paths.index("groups"), path)
-        said = option.sentence[:1].lower() + option.sentence[1:].removesuffix(".")
-        meanings[path] = [_cell(option), meanings[path][1] if path in meanings else said]
-    text = "\n".join(f"| {' | '.join([f'`{path}`', *meanings[path]])} |" for path in paths)
-    return head + begin + before + top + text + end + tail
+    """The page of the options, with a table for each part of the request between its two marks."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    assert begin, f"{PAGE} has no mark {BEGIN}"
+    assert end, f"{PAGE} has no mark {END}"
+    parts: dict[str, list[str]] = {}
+    for option in request_options(RewardRequest).values():
+        parts.setdefault(option.part, []).extend(_rows(option))
+    lines = []
+    for part, rows in sorted(parts.items(), key=lambda one: PARTS.index(one[0])):
+        lines += [
+            f"## {part or 'Others'}",
+            "",
+            "| option | type, default | meaning |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    return head + begin + "\n\n" + "\n".join(lines) + "\n" + end + tail
 
 
-def _cell(option: RequestOption) -> str:
+def _rows(option: RequestOption) -> Iterator[str]:
+    """The row of an option, and those of the fields of an object."""
+    yield f"| `{option.path}` | {_cell(option)} | {option.schema['description']} |"
+    for form in option.forms:
+        for name, schema in form.get("properties", {}).items():
+            field = RequestOption(option.path, name, schema, option.mark)
+            cell = _cell(field, required=name in form.get("required", ()))
+            yield f"| `{field.path}` | {cell} | {schema['description']} |"
+
+
+def _cell(option: RequestOption, *, required: bool = False) -> str:
     """The cell of an option's type and default."""
     forms = [_said(form) for form in option.forms if form.get("type") != "null"]
     default = option.schema.get("default")
-    return f"{' or '.join(forms)}{'; ' if any('`' in form for form in forms) else ', '}{_default(default)}"
+    last = "required" if required else _default(default)
+    return f"{' or '.join(forms)}{'; ' if any('`' in form for form in forms) else ', '}{last}"
 
 
 def _said(form: Mapping[str, Any]) -> str:

@@ -1,12 +1,23 @@
-"""The code blocks of a documentation page, in order, with the HTML comments that say how they are run."""
+"""The code blocks of a documentation page, in order, with the HTML comments that say how they are run.
+
+| comment on a line of its own | what it says |
+| --- | --- |
+| `<!-- run first: COMMAND -->` | a command that is run and not shown |
+| `<!-- not run: REASON -->` | the next block is only parsed, and its commands and options are checked |
+| `<!-- file: NAME -->` | the next block is written to this file |
+| `<!-- exit status: N -->` | the next block ends with this status |
+| `<!-- not output -->` | the next `text` block is not the output of the block before it |
+| `<!-- needs: trl -->` | the page needs torch and TRL |
+"""
 
 import ast
 import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -106,7 +117,7 @@ def adjudge_commands(code: str) -> Iterator[list[str]]:
         for at in names:
             rest = words[at + 1 :]
             is_first = all(re.match(r"\w+=", word) for word in words[:at])
-            if is_first or (rest and any(path[0] == rest[0] for path in commands())):
+            if is_first or (rest and any(path[0] == rest[0] for path in _known())):
                 yield rest
                 break
 
@@ -128,9 +139,14 @@ def _simple_commands(code: str) -> Iterator[list[str]]:
     yield words
 
 
+@cache
+def _known() -> Mapping[tuple[str, ...], Any]:
+    return commands()
+
+
 def command_problem(arguments: list[str]) -> str:
     """Return what is wrong with the arguments of an `adjudge` command: an unknown command, option or choice."""
-    known = commands()
+    known = _known()
     path: tuple[str, ...] = ()
     while arguments and any(one[: len(path) + 1] == (*path, arguments[0]) for one in known):
         path, arguments = (*path, arguments[0]), arguments[1:]

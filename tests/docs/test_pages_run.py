@@ -11,8 +11,17 @@ from tests.docs.running import PageError, is_shown, prepared, run_page
 TASKS = [page for page in PAGES if page.parent in (ROOT / "docs/tutorials", ROOT / "docs/how-to")]
 
 
+NEEDS_TRL = "<!-- needs: trl -->"
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("page", TASKS, ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name(page), marks=[pytest.mark.trl] * (NEEDS_TRL in page.read_text(encoding="utf-8")))
+        for page in TASKS
+    ],
+)
 def test_the_code_of_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     blocks = read(page)
     if any(block.is_run for block in blocks):
@@ -92,6 +101,8 @@ hello you
         ("```bash\nfalse\necho reached\n```\n", "status 1"),
         ("```bash\nfalse | cat\n```\n", "status 1"),
         ("```python\nraise ValueError('oh')\n```\n", "ValueError: oh"),
+        ("```bash\nexit 0\n```\n```bash\nexit 4\n```\n", "line 5: it ended with status 4"),
+        ("```bash\necho 'no end\n```\n", "unexpected EOF"),
         ("<!-- exit status: 2 -->\n```bash\ntrue\n```\n", "status 0"),
     ],
 )

@@ -290,7 +290,10 @@ async def _explanations(http: httpx2.AsyncClient, run: str) -> list[str]:
     return found
 
 
-_VOLATILE = {"request_id", "request", "recorded_at", "created_at", "seconds_queued", "seconds_judging", "at"}
+_VOLATILE = {
+    "request_id", "request", "recorded_at", "created_at", "seconds_queued", "seconds_judging", "at",
+    "documentation_url",
+}  # fmt: skip
 
 
 def _comparable(value: Any) -> Any:

@@ -12,6 +12,7 @@ from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
 from tests.services.command import adjudge, failure_of
 from tests.services.command_tree import commands, parameters
+from trainer_client.documentation import setting_url
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
 
@@ -107,15 +108,16 @@ def test_text_that_looks_like_an_emoji_code_is_unchanged() -> None:
         ("JUDGE_TOKEN", "hunter2", "ADJUDGE_JUDGE_TOKEN is not valid: "),
     ],
 )
-def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
+def test_an_invalid_setting_is_reported_with_its_name_and_where_it_is_documented(
     name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"ADJUDGE_{name}", value)
     for command in (["rubrics", "list"], ["serve"], ["doctor"]):
         result = adjudge(*command, exit_code=1)
         assert isinstance(result.exception, SystemExit), result.exception
-        assert len(result.stderr.splitlines()) == 1
-        assert says in result.stderr
+        error, see = result.stderr.splitlines()
+        assert says in error
+        assert see == f"see {setting_url(f'ADJUDGE_{name}')}"
         assert "hunter2" not in result.stderr
 
 

@@ -108,8 +108,8 @@ def copy(tmp_path: Path) -> Callable[..., str]:
     for name in ("tests/__init__.py", "tests/request_options.py", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs/scoring.md", tmp_path / "docs")
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    shutil.copy(ROOT / "docs/reference/request-options.md", tmp_path / "docs/reference")
     sources = tmp_path / "trainer_client/src"
     shutil.copytree(ROOT / "trainer_client/src", sources, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -155,8 +155,9 @@ def test_an_option_that_one_file_declares_reaches_api_command_line_client_and_do
         "title": "Patience",
         "description": "How patient the judge is: a number of sighs. It may run out.",
     }
-    table = (tmp_path / "docs/scoring.md").read_text(encoding="utf-8")
-    assert "\n| `judging.patience` | integer from 1 to 9, 3 | how patient the judge is |\n" in table
+    table = (tmp_path / "docs/reference/request-options.md").read_text(encoding="utf-8")
+    meaning = "How patient the judge is: a number of sighs. It may run out."
+    assert f"\n| `judging.patience` | integer from 1 to 9, 3 | {meaning} |\n" in table
     described = copy("-c", "from trainer_client import Client; help(Client.rewards)")
     assert "patience: how patient the judge is: a number of sighs. Default: 3.\n" in described
 

@@ -7,7 +7,10 @@ from trainer_client.wire import FieldError, ProblemType
 
 
 class ServiceError(Exception):
-    """An error that is returned to the caller as a problem."""
+    """An error that is returned to the caller as a problem: by itself, an unexpected one.
+
+    The log of the service has the reason, under the request id. Report it with that id.
+    """
 
     type: ProblemType = "urn:adjudge:internal"
     title = "Internal error"
@@ -23,9 +26,19 @@ class ServiceError(Exception):
         self.errors = errors
         self.retry_after_s = retry_after_s
 
+    @property
+    def code(self) -> str:
+        """The section of the reference of errors: the type without its prefix."""
+        return self.type.rpartition(":")[2]
+
 
 class InvalidRequest(ServiceError):
-    """The request is malformed; `errors` names the fields."""
+    """The request is invalid: `errors` names the fields.
+
+    A field is unknown or has a wrong value, the judge cannot do what is asked, or the request is not valid HTTP.
+    Correct the fields. The message of an unknown field says which field you probably meant, and where it belongs. The
+    status is 400 for what is not valid HTTP.
+    """
 
     type = "urn:adjudge:invalid-request"
     title = "Invalid request"
@@ -45,7 +58,10 @@ def invalid_field(field: str, message: str) -> InvalidRequest:
 
 
 class NotFound(ServiceError):
-    """Nothing has the name that the request gives; `title` says what was looked for."""
+    """Nothing has the name that the request gives; `title` says what was looked for.
+
+    Check the path, the name and the project of your key. A wrong base URL gives this too: `GET /docs` lists the routes.
+    """
 
     type = "urn:adjudge:not-found"
     title = "Not found"
@@ -57,7 +73,11 @@ class NotFound(ServiceError):
 
 
 class UnknownRubric(ServiceError):
-    """No rubric matches the reference."""
+    """No rubric matches the reference.
+
+    The detail names the closest match. `adjudge rubrics list` and `adjudge rubrics search` find rubrics. A rubric of
+    another project is unknown too.
+    """
 
     type = "urn:adjudge:unknown-rubric"
     title = "Unknown rubric"
@@ -65,7 +85,10 @@ class UnknownRubric(ServiceError):
 
 
 class RubricRefused(ServiceError):
-    """The rubric cannot be used with the requested reward mode."""
+    """The rubric cannot be used with the requested reward mode. Nothing was judged.
+
+    The detail names the criterion and says what to change. The reference of modes says what each mode refuses.
+    """
 
     type = "urn:adjudge:unsuitable-rubric"
     title = "Unsuitable rubric"
@@ -73,7 +96,10 @@ class RubricRefused(ServiceError):
 
 
 class RubricRetired(ServiceError):
-    """The rubric version is retired, and the request does not set `allow_retired`."""
+    """The rubric version is retired, and the request does not set `allow_retired`.
+
+    The detail has the reason, and the replacement if there is one. Use the replacement, or set `allow_retired`.
+    """
 
     type = "urn:adjudge:retired-rubric"
     title = "Retired rubric"
@@ -81,7 +107,10 @@ class RubricRetired(ServiceError):
 
 
 class AliasMoved(ServiceError):
-    """The alias does not point to the version the request expects; `current_version` is the one it points to."""
+    """The alias does not point to the version the request expects; `current_version` is the one it points to.
+
+    Somebody else moved the alias. Look at that version, and send the change again with it in `If-Match`.
+    """
 
     type = "urn:adjudge:alias-moved"
     title = "Alias moved"
@@ -93,15 +122,32 @@ class AliasMoved(ServiceError):
 
 
 class PreconditionRequired(ServiceError):
-    """The change requires a precondition such as `If-Match`, and the request has none."""
+    """The change requires a precondition such as `If-Match`, and the request has none.
+
+    Send `If-Match` with the version that the alias points to, or `If-None-Match: *` for a new alias.
+    """
 
     type = "urn:adjudge:precondition-required"
     title = "Precondition required"
     status = 428
 
 
+class MethodNotAllowed(ServiceError):
+    """The address does not support this method.
+
+    The header `Allow` lists those that it supports.
+    """
+
+    type = "urn:adjudge:method-not-allowed"
+    title = "Method Not Allowed"
+    status = 405
+
+
 class UnsupportedMediaType(ServiceError):
-    """The body's `Content-Type` is not one that the route takes."""
+    """The body's `Content-Type` is not one that the route takes.
+
+    Send `Content-Type: application/json`.
+    """
 
     type = "urn:adjudge:unsupported-media-type"
     title = "Unsupported media type"
@@ -109,7 +155,11 @@ class UnsupportedMediaType(ServiceError):
 
 
 class TooLarge(ServiceError):
-    """The body exceeds a size limit."""
+    """The body, the path and query, or the headers exceed a size limit.
+
+    The status is 413, 414 or 431 accordingly. Send fewer groups in one request, or raise ADJUDGE_MAX_BODY_BYTES. The
+    status is also 413 if a request alone has more judge calls than ADJUDGE_QUEUE_CALLS.
+    """
 
     type = "urn:adjudge:too-large"
     title = "Request too large"
@@ -117,7 +167,10 @@ class TooLarge(ServiceError):
 
 
 class TooSlow(ServiceError):
-    """The body arrives too slowly."""
+    """The head or the body arrives too slowly.
+
+    Send it faster and without pauses, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server.
+    """
 
     type = "urn:adjudge:too-slow"
     title = "Request too slow"
@@ -126,7 +179,10 @@ class TooSlow(ServiceError):
 
 
 class InProgress(ServiceError):
-    """An earlier request with the same `Idempotency-Key` is still being processed."""
+    """An earlier request with the same `Idempotency-Key` is still being processed.
+
+    Send the request again after the time in `Retry-After`. The answer is then that of the first request.
+    """
 
     type = "urn:adjudge:in-progress"
     title = "In progress"
@@ -135,7 +191,11 @@ class InProgress(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The request's calls exceed the limits of the queue."""
+    """The request's calls exceed the limits of the queue, or all connections are in use.
+
+    Send the request again after the time in `Retry-After`. If this happens often, send fewer responses at once, add
+    judges, or raise ADJUDGE_QUEUE_CALLS. The status is 503 if all connections of the process are in use.
+    """
 
     type = "urn:adjudge:overloaded"
     title = "Overloaded"
@@ -144,7 +204,10 @@ class Overloaded(ServiceError):
 
 
 class Unauthorized(ServiceError):
-    """The API key is missing or invalid."""
+    """The API key is missing or invalid.
+
+    Send a key in `Authorization: Bearer …`, or set ADJUDGE_API_KEY for the client. `adjudge keys create` makes one.
+    """
 
     type = "urn:adjudge:unauthorized"
     title = "Unauthorized"
@@ -153,7 +216,10 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The key does not permit this request."""
+    """The key does not permit this request.
+
+    The detail names the scope that the key lacks. Create a key that has it.
+    """
 
     type = "urn:adjudge:forbidden"
     title = "Forbidden"
@@ -161,7 +227,10 @@ class Forbidden(ServiceError):
 
 
 class RateLimited(ServiceError):
-    """The project exceeds its request rate, or too many unknown keys are being tried."""
+    """The project exceeds its request rate, or too many unknown keys are being tried.
+
+    Send the request again after the time in `Retry-After`. `adjudge projects limits` shows and sets the rate.
+    """
 
     type = "urn:adjudge:rate-limited"
     title = "Rate limited"
@@ -170,7 +239,10 @@ class RateLimited(ServiceError):
 
 
 class BudgetExhausted(ServiceError):
-    """The project has used up its prompt tokens; `retry_after_s` says when it gets more, if it does."""
+    """The project has used up its prompt tokens; `Retry-After` says when it gets more, if it does.
+
+    `adjudge projects limits` shows and sets the budgets. A daily budget begins again at midnight UTC.
+    """
 
     type = "urn:adjudge:budget-exhausted"
     title = "Budget exhausted"
@@ -178,7 +250,11 @@ class BudgetExhausted(ServiceError):
 
 
 class JudgingFailed(ServiceError):
-    """A verdict failed and the request's failure policy is `error`."""
+    """A verdict failed or is uncertain, a reward needs it, and the request's policy is `error`.
+
+    The detail counts the failures by kind. The verdicts that succeeded are cached, so the same request judges only what
+    is missing. Choose another `on_failure` to get the other rewards.
+    """
 
     type = "urn:adjudge:judging-failed"
     title = "Judging failed"
@@ -187,7 +263,11 @@ class JudgingFailed(ServiceError):
 
 
 class NotReady(ServiceError):
-    """The process, or a part that the request needs, is not ready or no longer available."""
+    """The process, or a part that the request needs, is not ready or no longer available.
+
+    The judge is loading, no judge is available, or the store or the cache does not respond. Try again after the time in
+    `Retry-After`. If it lasts, `GET /readyz` and `adjudge doctor` name the part.
+    """
 
     type = "urn:adjudge:not-ready"
     title = "Not ready"
@@ -196,7 +276,12 @@ class NotReady(ServiceError):
 
 
 class EngineUnavailable(Exception):
-    """The engine is not started, is closed, or its process has died."""
+    """The engine is not started, is closed, or its process has died.
+
+    Wait until it is restarted, or start it. The log of the judge has the reason.
+    """
+
+    code = "engine-unavailable"
 
 
 class CannotSleep(EngineUnavailable):
@@ -204,7 +289,12 @@ class CannotSleep(EngineUnavailable):
 
 
 class EngineStartError(Exception):
-    """The engine cannot start; the message says why and what to do."""
+    """The engine cannot start; the message says why and what to do.
+
+    `adjudge doctor URL` tries an engine by itself, and prints what it finds.
+    """
+
+    code = "engine-start"
 
 
 class EngineNotReady(EngineStartError):

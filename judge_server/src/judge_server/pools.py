@@ -230,9 +230,14 @@ class PoolRules:
     Attributes:
         interval_s: seconds between health checks of a member.
         health_timeout_s: seconds until a health check without an answer is missed.
-        misses: missed checks in a row until a member is gone. A member is gone until a check succeeds.
-        spill: a member takes at most this many times the mean load.
-        failures, pause_s, longest_pause_s: those of each member's `CircuitBreaker`.
+        misses: missed checks in a row until a member is gone, which takes 8 seconds at most. A member is gone until a
+            check succeeds. At one, a garbage collection pause would exclude a judge.
+        spill: a member takes at most this many times the mean load. A lower value spreads load more and reuses fewer
+            prefixes.
+        failures: failed calls in a row until the circuit breaker stops sending calls to a member.
+        pause_s: seconds of the circuit breaker's first pause. It doubles each time.
+        longest_pause_s: seconds of its longest pause. A member that recovers is used again at its next successful
+            health check at the latest.
         clock: returns seconds.
     """
 

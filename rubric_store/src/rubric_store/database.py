@@ -37,7 +37,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 STATEMENT_TIMEOUT_S = 30.0
-"""Seconds that a statement may take on an asynchronous connection. Migrations and the ledger use blocking ones."""
+"""Seconds that a statement may take on an asynchronous connection. Migrations and the ledger use blocking ones.
+Without it, a database server that hangs would block its caller indefinitely."""
 
 BLOCKING_STATEMENT_TIMEOUT_S = 300.0
 """Seconds that a statement may take on a blocking connection: the ledger writes and deletes 10,000s of rows at once."""

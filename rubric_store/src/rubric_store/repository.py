@@ -28,7 +28,8 @@ from rubric_store.schema import UTCDateTime, declare, digest, key, optional, req
 from trainer_client.wire.tenants import AuditEntry
 
 READ_TIMEOUT_S = 5.0
-"""Seconds that a read may take, connecting included, before the database counts as unavailable."""
+"""Seconds that a read may take, connecting included, before the database counts as unavailable. After it, Adjudge
+answers 503 and the client retries."""
 
 
 audit = declare(

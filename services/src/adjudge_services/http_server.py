@@ -54,8 +54,9 @@ _BACKLOG = 2048
 _WARNING_INTERVAL_S = 10.0
 
 KEEP_ALIVE_S = 75
-"""Seconds that a connection may be idle between requests. Proxies (60) and our client (5) close theirs earlier. That is
-safe, since only the client side can tell that no request is on its way."""
+"""Seconds that a connection may be idle between requests. Proxies (60) and our client (5) close theirs earlier. That
+is safe, since only the client side can tell that no request is on its way. If it is shorter, requests are lost on
+connections that the service just closed."""
 
 
 MIN_READ_BYTES_PER_SECOND = 1024
@@ -422,7 +423,7 @@ def serve_api(
     try:
         asyncio.run(_prepare(settings))  # refuse to start before anything listens
     except (StartError, ValueError) as error:
-        exit_with_error(str(error))
+        exit_with_error(str(error), error=error)
 
     def build(failed: FailureCallback) -> FastAPI:
         return build_app(settings, judges_of, on_judge_failure=failed)
@@ -449,7 +450,7 @@ def serve_app(
         app = build(stop)  # no model is loaded yet
         bound_socket = bind_socket(settings.host, settings.port)
     except (StartError, ValueError) as error:
-        exit_with_error(str(error))
+        exit_with_error(str(error), error=error)
     port = bound_socket.getsockname()[1]
     log_startup(settings, f"{what} http://{settings.host}:{port}{more}")
     options = uvicorn_options(settings.client_timeout_s, settings.drain_s, raise_descriptor_limit())

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("adjudge")
 
 CALIBRATION_INTERVAL_S = 10.0
-"""Seconds after which a process has noticed that an alias of a calibration was moved."""
+"""Interval between looks at the calibrations that `ADJUDGE_CALIBRATIONS` names; a moved alias takes effect within it.
+With several replicas, their answers differ for as long."""
 
 _BY_JUDGE = TypeAdapter(dict[str, str])
 _RULE: TypeAdapter[StoredRule] = TypeAdapter(StoredRule)
@@ -188,7 +189,7 @@ START_RETRY_INTERVAL_S = 2.0
 """Seconds between attempts to start an engine whose endpoint does not answer yet."""
 
 HEALTH_CHECK_INTERVAL_S = 1.0
-"""Seconds between checks whether an engine has died."""
+"""Interval between checks of the engine of this process. If the engine is dead, the process ends."""
 
 WAITING_FOR_ENDPOINT = "the judge is waiting for an endpoint that does not answer yet; see its log"
 

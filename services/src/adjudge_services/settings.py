@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from trainer_client.documentation import setting_url
 from trainer_client.wire.judges import RestingState
 from trainer_client.wire.monitors import MonitorThresholds
 
@@ -84,7 +85,15 @@ class CombinedJudgeSettings(BaseModel):
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used; the message names each, what is wrong with it, and what to write."""
+    """Settings that cannot be used; the message names each, what is wrong with it, and what to write.
+
+    Attributes:
+        documentation_url: the address of the documentation about the first of them.
+    """
+
+    def __init__(self, message: str, variable: str) -> None:
+        super().__init__(message)
+        self.documentation_url = setting_url(variable)
 
 
 class Settings(BaseSettings):
@@ -95,36 +104,40 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = user_data_path("adjudge")
-    """Folder of local files: the SQLite database, the secret, the ledger's spool."""
+    """Folder of local files: the SQLite database, the secret, the ledger's spool. The default is the user's data
+    folder, ~/.local/share/adjudge on Linux."""
     database_password: SecretStr | None = None
-    """Password in ADJUDGE_DATABASE_URL, for a URL without one."""
+    """Password in ADJUDGE_DATABASE_URL, for a URL without one, as it is, without percent-encoding."""
     database_url: str | None = None
-    """sqlite+aiosqlite:///… or postgresql://…; by default a SQLite file in data_dir."""
+    """The database: sqlite+aiosqlite:///… or postgresql://…; by default a SQLite file, adjudge.db, in data_dir."""
     cache_password: SecretStr | None = None
-    """Password in ADJUDGE_CACHE_URL, for a URL without one."""
+    """Password in ADJUDGE_CACHE_URL, for a URL without one, as it is, without percent-encoding."""
     cache_url: str = "memory://"
-    """memory:// or redis://HOST:PORT/DB."""
+    """The verdict cache: memory:// or redis://HOST:PORT/DB. rediss:// and unix:// work too. Options: ?timeout_s=1."""
     engine_url: str = "llamacpp://qwen2.5-coder-1.5b"
-    """Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://…."""
+    """Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://…. Several
+    URLs, separated by spaces, form a pool."""
     engines: dict[str, str | CombinedJudgeSettings] = Field(default_factory=dict)
     """More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}, cascades and panels included: {"NAME":
     {"cascade": ["SMALL", "LARGE"], "band": "VERSION"}}."""
     judges: str | None = None
-    """Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}, where a cascade or panel is
-    written as in ADJUDGE_ENGINES."""
+    """Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}, where a cascade or panel
+    is written as in ADJUDGE_ENGINES."""
     calibrations: str | None = None
     """Stored calibrations that judges apply: "NAME@ALIAS NAME@VERSION …", or JSON {"JUDGE": "…"}."""
     judge_token: SecretStr | None = Field(default=None, min_length=16)
-    """Secret shared by `adjudge api` and `adjudge judge`; required to listen off loopback."""
+    """Token that an api sends to its judges, and that a judge requires; needed to listen on an address other than
+    loopback."""
     engine_api_key: SecretStr | None = None
-    """API key for openai+http(s):// and systemone+http(s):// engines."""
+    """API key for openai+http(s):// and systemone+http(s):// engines and for `adjudge measure --embeddings`. Other
+    engines do not use it. Do not put a key in a URL: URLs are displayed and logged."""
     templates_dir: Path | None = None
     """Folder of template sets, one folder per set."""
     signing_secret: SecretStr | None = Field(default=None, min_length=16)
-    """Secret that signs the tokens of workers and the sessions of the console, equal on all replicas; by default a file
-    in data_dir."""
+    """Secret that signs the tokens of workers and the sessions of the console, equal on all replicas; by default a
+    file in data_dir."""
     host: str = "127.0.0.1"
-    """Address to listen on; off loopback every request needs a key."""
+    """Address to listen on; on any address other than loopback, every request needs a key."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     keys: Literal["loopback", "required"] = "loopback"
@@ -138,7 +151,8 @@ class Settings(BaseSettings):
     """Whether projects share cached verdicts, calls in flight and prefixes; a hit then reveals that another project
     asked the same."""
     queue_calls: int = Field(default=50_000, ge=1)
-    """Judge calls that may be queued before requests get 429."""
+    """Judge calls that may be queued before requests get 429: about a minute's work of a fast judge. If it is higher,
+    the last calls in the queue miss their deadline. If it is lower, bursts are refused."""
     run_queue_calls: int | None = Field(default=None, ge=1)
     """Judge calls of one run that may be queued; unlimited by default."""
     run_engine_calls: int | None = Field(default=None, ge=1)
@@ -146,13 +160,17 @@ class Settings(BaseSettings):
     run_weights: dict[str, Weight] = Field(default_factory=dict)
     """Shares of runs, as JSON: {"RUN": 2}; other runs have 1."""
     bulk_share: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the engine for bulk work while online work waits."""
+    """Share of the engine's tokens for bulk work while online work waits. Bulk work always progresses, and training
+    slows down only slightly."""
     engine_batches: int | Literal["auto"] | None = None
     """Responses at the engine at a time: a number, or auto to adapt up to the engine's limit."""
     resting_state: RestingState = "awake"
     """Whether judges in this process are awake or asleep while nobody holds a lease on them: awake or asleep."""
     min_choice_mass: float = Field(default=MIN_CHOICE_MASS, ge=0, lt=1)
-    """Total probability that the judge must give the answer choices; below it a verdict fails."""
+    """Total probability that the judge must give the answer choices, from 0 to below 1; below it a verdict fails. The
+    shipped judges give genuine questions 0.5 and more. If it is higher, a judge that words its answers differently
+    fails. At 0, a verdict may rest on no evidence. It is part of the judge's fingerprint: set it to the same value on
+    all apis."""
     ledger: Literal["all", "verdicts", "off"] = "all"
     """What to record of judged requests: all, verdicts (without texts), or off."""
     monitors: MonitorThresholds = MonitorThresholds()
@@ -160,27 +178,34 @@ class Settings(BaseSettings):
     tracker_url: str | None = None
     """Address of a run in W&B, MLflow or another tracker, with {run} for its name; the page of a run links to it."""
     ledger_spool_bytes: int = Field(default=2**30, ge=2**20)
-    """Bytes of ledger rows that may wait in data_dir while the database cannot be written."""
+    """Bytes of ledger rows that may wait in data_dir while the database cannot be written: some hours of a busy run.
+    If it is larger than the volume, the disk fills up."""
     queue_password: SecretStr | None = None
-    """Password in ADJUDGE_QUEUE_URL, for a URL without one."""
+    """Password in ADJUDGE_QUEUE_URL, for a URL without one, as it is, without percent-encoding."""
     queue_url: str = "memory://"
     """Queue of operations: memory:// (this process runs them) or redis://HOST:PORT/DB (workers do)."""
     url: str = "http://127.0.0.1:8000"
     """Address of the service, for `adjudge worker` and for commands."""
     operation_days: float = Field(default=30.0, gt=0)
-    """Days to keep an operation and its results after it ended."""
+    """Days to keep an operation and its results after its end."""
     chunk_lease_s: float = Field(default=60.0, ge=0.5)
-    """Seconds after which the chunks of a dead worker go to another."""
+    """Seconds after which the chunks of a dead worker go to another. A worker renews its lease three times within it.
+    If it is too short, workers that are alive lose chunks when the database hangs. If it is too long, the chunks of a
+    killed worker wait."""
     worker_port: int | None = Field(default=None, ge=0, le=65535)
     """Port on ADJUDGE_HOST for the probes and metrics of `adjudge worker`; none by default."""
     writer_url: str | None = None
     """Engine URL of the model with which operations generate and validate rubrics."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
-    """Largest request body, in bytes."""
+    """Largest request body, in bytes. A step of 512 long responses needs a tenth of the default. A higher limit costs
+    memory for every concurrent request."""
     client_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds that a client may take to send a request's head, pause within its body, or stop reading."""
+    """Seconds that a client may take to send a request's head, pause within its body, or leave an answer unread. A
+    lower value breaks slow links. A higher one lets idle clients hold connections."""
     drain_s: float = Field(default=70.0, ge=0)
-    """Seconds that a stopping process has to finish the requests in progress."""
+    """Seconds that a stopping process continues to answer requests in progress: a default deadline and a margin. Then
+    it cuts off the rest and closes its own connections. A supervisor must wait this long plus 14 seconds for gold
+    judges and the ledger, or it kills the process before it has closed its stores. To wait longer, raise both."""
 
     log_format: Literal["text", "json"] = "text"
     """Log format of long-running processes: text, or json with one object per line."""
@@ -191,10 +216,13 @@ class Settings(BaseSettings):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise SettingsError("; ".join(_describe(one) for one in _causes(error))) from None
+            causes = list(_causes(error))
+            first = _variable(str(causes[0]["loc"][0])) if causes and causes[0]["loc"] else ""
+            raise SettingsError("; ".join(map(_describe, causes)), first) from None
         except UnreadableSettings as error:  # a setting that is JSON
             name = str(error).partition('"')[2].partition('"')[0]
-            raise SettingsError(f"{_variable(name)} is not JSON: {error.__cause__ or error}") from None
+            variable = _variable(name)
+            raise SettingsError(f"{variable} is not JSON: {error.__cause__ or error}", variable) from None
 
     @field_validator("judge_token", "bootstrap_key", mode="before")
     @classmethod

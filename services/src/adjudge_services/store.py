@@ -21,7 +21,12 @@ Result = TypeVar("Result")
 
 
 class StartError(Exception):
-    """The process cannot start; the message says why and what to do."""
+    """The process cannot start; the message says why and what to do.
+
+    Usually the database cannot be used, or its schema needs `adjudge migrate`.
+    """
+
+    code = "start"
 
 
 def command_line_user() -> str:

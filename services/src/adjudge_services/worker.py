@@ -187,7 +187,7 @@ def run_worker(settings: Settings, concurrency: int) -> int:
         thread.start()
         process.start(listening)
     except (StartError, ValueError) as error:
-        exit_with_error(str(error))
+        exit_with_error(str(error), error=error)
     at = "" if listening is None else f"; probes on http://{settings.host}:{listening.getsockname()[1]}"
     log_startup(settings, f"Adjudge worker started, using {settings.url}{at}")
     try:

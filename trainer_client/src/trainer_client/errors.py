@@ -4,6 +4,9 @@ If the service answered with an error, the exception has the HTTP `status`, the 
 help) and the `problem` document, if there was one.
 """
 
+from typing import ClassVar
+
+from trainer_client.documentation import error_url
 from trainer_client.wire.problems import FieldError, Problem
 
 
@@ -17,7 +20,11 @@ class AdjudgeError(Exception):
         errors: the invalid fields of the request.
         retryable: whether the same request may succeed later. The client has already retried as often as it may.
         retry_after_s: the seconds that the service asked to wait; None if it did not.
+        documentation_url: the address of the documentation about this error, which tracebacks show too.
     """
+
+    code: ClassVar[str] = "internal"
+    """The error's section in the reference of errors, if there is no problem document that names it."""
 
     def __init__(
         self,
@@ -37,58 +44,86 @@ class AdjudgeError(Exception):
         self.errors = errors
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.documentation_url = (problem and problem.documentation_url) or error_url(self.code)
+        self.add_note(f"see {self.documentation_url}")
 
 
 class InvalidRequest(AdjudgeError):
     """The request is invalid. `status` is None if the client found this out before sending it."""
 
+    code = "invalid-request"
+
 
 class RubricRefused(InvalidRequest):
     """The rubric does not suit the requested mode or protocol."""
+
+    code = "unsuitable-rubric"
 
 
 class RubricRetired(InvalidRequest):
     """The rubric is retired. The message names a replacement, and says how to use the retired rubric anyway."""
 
+    code = "retired-rubric"
+
 
 class AliasMoved(AdjudgeError):
     """Another request moved the alias. `problem.current_version` is its current version, None if it was removed."""
+
+    code = "alias-moved"
 
 
 class Unauthorized(AdjudgeError):
     """The service requires an API key, or the key is invalid; set the client's `api_key`."""
 
+    code = "unauthorized"
+
 
 class Forbidden(AdjudgeError):
     """The API key does not have the required scope."""
+
+    code = "forbidden"
 
 
 class NotFound(AdjudgeError):
     """The service has nothing at this URL; `base_url` may be wrong."""
 
+    code = "not-found"
+
 
 class UnknownRubric(NotFound):
     """There is no such rubric, or no such version of it."""
+
+    code = "unknown-rubric"
 
 
 class InProgress(AdjudgeError):
     """A request with the same idempotency key is still in progress after the client's retries."""
 
+    code = "in-progress"
+
 
 class Overloaded(AdjudgeError):
     """The service is still overloaded after the client's retries."""
+
+    code = "overloaded"
 
 
 class BudgetExhausted(AdjudgeError):
     """The project has used up its prompt tokens. `retry_after_s` says when it gets more; None if never."""
 
+    code = "budget-exhausted"
+
 
 class JudgingFailed(AdjudgeError):
     """Judging a criterion that the reward needs failed, and `on_failure` is `error`."""
 
+    code = "judging-failed"
+
 
 class NotReady(AdjudgeError):
     """The service is starting, stopping, or waiting for its store or judge."""
+
+    code = "not-ready"
 
 
 class ServerError(AdjudgeError):
@@ -96,15 +131,31 @@ class ServerError(AdjudgeError):
 
 
 class MismatchedAnswer(ServerError):
-    """The answer belongs to another request, or lacks a part of its own. None of it is used."""
+    """The answer belongs to another request, or lacks a part of its own. None of it is used.
+
+    Look for a proxy between client and service that caches or mixes up answers.
+    """
+
+    code = "mismatched-answer"
 
 
 class ConnectionFailed(AdjudgeError):
-    """The connection to the service failed, or broke before the answer was complete."""
+    """The connection to the service failed, or broke before the answer was complete.
+
+    Check that the service runs, and the address: `adjudge doctor` and `GET /readyz` say more. The client has already
+    tried again as often as it may.
+    """
+
+    code = "connection-failed"
 
 
 class TimedOut(AdjudgeError):
-    """The service did not answer in time."""
+    """The service did not answer in time.
+
+    The judge may be overloaded: raise `deadline_s` and the client's `timeout_s`, or send fewer responses at once.
+    """
+
+    code = "timed-out"
 
 
 _OUTAGES: dict[type[AdjudgeError], str] = {

@@ -2,26 +2,7 @@
 
 A mode is a class, a name in `RewardMode` and a line in `MODES`; everything else follows from these.
 
-With s_j the score and w_j the weight of criterion j:
-
-- `weighted_mean`: sum w_j s_j / sum w_j, clipped to [0, 1] (RGR-GRPO, eq. 4).
-- `partial_credit`: the same formula, s_j being the share awarded / w_j (Rubric-Grounded RL, eqs. 2 and 11).
-- `factual_override`: 1 if there are factual criteria and all are satisfied, else the weighted mean (eq. 5).
-- `points`: sum w_j s_j / sum of the positive w_j; may be negative, is not clipped (RuscaRL, eq. 4).
-- `clipped_points`: the same, clipped to [0, 1]. For a list of mistakes, a rubric without a positive weight, it is
-  1 - sum |w_j| s_j / sum |w_j| (the per-criterion graders of the library `rubric`).
-- `absolute_points`: sum w_j s_j / sum |w_j|, in [-1, 1] (open-instruct's rubric verifier).
-- `stepwise`: the base reward (1 - lambda) * accuracy + lambda * format, accuracy being the mean score of the
-  `answer` criteria (SRaR, eq. 6). The other criteria act through `trainer_client.steps.step_deltas` alone.
-- `graded_mean`: the plain mean of s_j, where a negative criterion, one of negative weight or of kind `pitfall`, counts
-  1 - s_j (DRO, appendix G). The size of the weights is ignored.
-- `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (DRO's consistency gate, section 4, for
-  one response). Weights are ignored.
-- `likert`: the single score of the whole response (Likert-GRPO of RGR-GRPO, section 3). The judge rates from 1 to 10.
-  How the paper turns a rating n into a reward is not known; (n - 1) / 9 is ours.
-- `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
-  (Outcome-GRPO, ibid.).
-- `ranking`: responses of a group against each other, see `trainer_client.ranking`; it has no formula for one response.
+Each class gives its formula, in which s is the score of a criterion in [0, 1] and w its weight.
 
 A criterion is *satisfied* if its score is 1. A high grade or probability below 1 does not satisfy it.
 
@@ -212,7 +193,12 @@ class _Points(Mode):
 
 
 class WeightedMean(_Points):
-    """The mean of the scores, weighted by the criteria."""
+    """The mean of the scores, weighted by the criteria.
+
+    Reward: Σ w s / Σ w, clipped to [0, 1] (RGR-GRPO, eq. 4). With rubric dropout it is not clipped, and may exceed 1.
+
+    It refuses a pitfall of positive weight, a negative weight, and a rubric without a positive weight.
+    """
 
     sentence = "The reward is the mean of the scores, weighted by the criteria."
 
@@ -232,8 +218,24 @@ class WeightedMean(_Points):
         return super().value(scored, given)
 
 
+class PartialCredit(WeightedMean):
+    """The mean of the shares of points awarded, weighted by the criteria.
+
+    Reward: Σ w s / Σ w, clipped to [0, 1], where s is the points awarded divided by w, or the grade divided by its
+    scale (Rubric-Grounded RL, eqs. 2 and 11). With rubric dropout it is not clipped, and may exceed 1.
+
+    It refuses what `weighted_mean` refuses.
+    """
+
+
 class FactualOverride(WeightedMean):
-    """The full reward if every factual criterion is satisfied, else the weighted mean."""
+    """The full reward if every factual criterion is satisfied, else the weighted mean.
+
+    Reward: 1 if there are criteria of kind `factual` and all of them have the score 1, else Σ w s / Σ w, clipped to
+    [0, 1] (RGR-GRPO, eq. 5).
+
+    It refuses what `weighted_mean` refuses.
+    """
 
     not_linear = "gives the full reward only if every factual criterion is satisfied"
     weighs = False
@@ -262,7 +264,14 @@ class FactualOverride(WeightedMean):
 
 
 class Points(_Points):
-    """The points earned, divided by the positive points of the rubric."""
+    """The points earned, divided by the positive points of the rubric.
+
+    Reward: Σ w s / Σ of the positive w (RuscaRL, eq. 4; HealthBench). It is at most 1, may be negative, and is not
+    clipped.
+
+    It refuses a pitfall of positive weight, and a rubric without a positive weight. A rubric that lists only mistakes
+    has nothing to divide by: take `clipped_points` or `absolute_points`.
+    """
 
     sentence = "The reward is the points earned, divided by the positive points of the rubric."
 
@@ -275,7 +284,13 @@ class Points(_Points):
 
 
 class AbsolutePoints(_Points):
-    """The points earned, divided by the size of all points."""
+    """The points earned, divided by the size of all points.
+
+    Reward: Σ w s / Σ |w|, in [-1, 1] (open-instruct's rubric verifier). A rubric may list only mistakes, with negative
+    weights; a response that makes none of them gets 0.
+
+    It refuses a pitfall of positive weight, and a rubric whose weights are all 0.
+    """
 
     sentence = "The reward is the points earned, divided by the size of all points."
 
@@ -288,7 +303,13 @@ class AbsolutePoints(_Points):
 
 
 class ClippedPoints(Mode):
-    """The points between 0 and 1; for a list of mistakes, 1 minus the share of the mistakes that were made."""
+    """The points between 0 and 1; for a list of mistakes, 1 minus the share of the mistakes that were made.
+
+    Reward: Σ w s / Σ of the positive w, clipped to [0, 1]. For a rubric without a positive weight, 1 - Σ |w| s / Σ |w|,
+    so that a response that makes none of the mistakes gets 1 (the per-criterion graders of the library `rubric`).
+
+    It refuses a pitfall of positive weight, and a rubric whose weights are all 0.
+    """
 
     not_linear = "clips the sum of points to [0, 1]"
 
@@ -322,7 +343,15 @@ class ClippedPoints(Mode):
 
 
 class Stepwise(Mode):
-    """The mean score of the answer criteria, and a share for the format; other criteria act on steps."""
+    """The mean score of the answer criteria, and a share for the format; other criteria act on steps.
+
+    Reward: (1 - λ) · accuracy + λ · format, in [0, 1] (SRaR, eq. 6). Accuracy is the mean score of the criteria of kind
+    `answer`, without weights. Format is 1 if the response has a step header and a non-empty `\\boxed{}` answer, else 0.
+    λ is `reward.format_weight`, 0.1 by default. The other criteria act through `trainer_client.steps.step_deltas`
+    alone.
+
+    It refuses a rubric without a criterion of kind `answer`.
+    """
 
     def check(self, terms: Sequence[Term], name: RewardMode) -> None:
         if not any(term.kind == "answer" for term in terms):
@@ -363,7 +392,13 @@ class Stepwise(Mode):
 
 
 class GradedMean(Mode):
-    """The plain mean of the scores, with negative criteria turned round."""
+    """The plain mean of the scores, with negative criteria turned round.
+
+    Reward: the mean of s, or of 1 - s for a pitfall or a criterion of negative weight, in [0, 1] (DRO, appendix G). The
+    size of the weights is ignored.
+
+    It refuses a rubric without criteria.
+    """
 
     def check(self, terms: Sequence[Term], name: RewardMode) -> None:
         if not terms:
@@ -388,7 +423,13 @@ class GradedMean(Mode):
 
 
 class Gate(Mode):
-    """1 if enough criteria are satisfied, or if there are none; else 0."""
+    """1 if enough criteria are satisfied, or if there are none; else 0.
+
+    Reward: 1 if at least the share ρ of the criteria has the score 1, else 0 (DRO's consistency gate, section 4, for
+    one response). ρ is `reward.gate_fraction`, 0.5 by default. Weights are ignored.
+
+    It refuses a pitfall, and a negative weight.
+    """
 
     not_linear = "compares the number of satisfied criteria with a threshold"
 
@@ -439,21 +480,42 @@ class _WholeResponse(Mode):
 
 
 class Likert(_WholeResponse):
-    """The judge's rating of the whole response."""
+    """The judge's rating of the whole response.
+
+    Reward: (rating - 1) / 9, in [0, 1], where the rating is from 1 to 10: the expected rating if the judge gives
+    probabilities (Likert-GRPO of RGR-GRPO, section 3). How the paper turns a rating into a reward is not known; this
+    formula is ours.
+
+    It needs no rubric. If you give one, it tells the judge what to consider.
+    """
 
     what = "rating of the whole response"
     not_linear = "rates the whole response and has no criteria"
 
 
 class Outcome(_WholeResponse):
-    """Whether the final answer is right, by a program."""
+    """Whether the final answer is right, by a program.
+
+    Reward: 1 if the final answer equals the `ground_truth`, else 0 (Outcome-GRPO of RGR-GRPO, section 3).
+
+    It ignores the rubric, and asks no judge. Every group needs a `ground_truth`.
+    """
 
     what = "comparison of the final answer"
     not_linear = "compares the final answer by a program and has no criteria"
 
 
 class Ranking(Mode):
-    """Responses against each other: there is no formula for one of them."""
+    """Responses against each other: there is no formula for one of them.
+
+    Reward: σ(θ), in (0, 1): the probability that the response is preferred over one of average strength (Bradley and
+    Terry 1952). The strengths θ of a group maximise Σ [w log σ(θ_first - θ_second) + (1 - w) log σ(θ_second - θ_first)]
+    over comparisons, minus Σ θ² / 2 over responses. Here w is what the response shown first won: 1, 0, one half for a
+    tie, or a probability. The strengths of a group add up to 0, and a group of ties has 0.5 everywhere.
+
+    A group has 2 to 512 responses, all in one request. It refuses a rubric without criteria, and `kinds`, `votes`,
+    `temperature`, several criteria per call, `truncate`, `uncertain_band`, `dropout` and `gold`.
+    """
 
     reads = "group"
     not_linear = "compares whole responses with each other, under all criteria together"
@@ -475,7 +537,7 @@ MODES: dict[RewardMode, Mode] = {
     "points": Points("binary", "stepwise"),
     "clipped_points": ClippedPoints("binary", "stepwise"),
     "absolute_points": AbsolutePoints("binary", "graded"),
-    "partial_credit": WeightedMean("checklist", "graded"),
+    "partial_credit": PartialCredit("checklist", "graded"),
     "stepwise": Stepwise("stepwise"),
     "graded_mean": GradedMean("graded"),
     "likert": Likert("likert"),

@@ -33,6 +33,7 @@ from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import Service
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
+from trainer_client.documentation import error_url
 from trainer_client.wire import Problem, RewardEvent
 from trainer_client.wire.ledger import ExportEvent, RecomputeEvent
 
@@ -199,7 +200,7 @@ def problem_example(status: str) -> dict[str, Any]:
     }
     if status == "422":
         problem["errors"] = [{"field": "groups", "message": "needs at least 1, has 0"}]
-    return problem | ({"current_version": 3} if status == "412" else {})
+    return problem | ({"current_version": 3} if status == "412" else {}) | {"documentation_url": error_url(kind)}
 
 
 @cache

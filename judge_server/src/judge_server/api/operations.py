@@ -49,7 +49,8 @@ SHUTDOWN_STATE_KEY = "stopping"
 """The key of an `asyncio.Event` in a request's state, which is set when the server begins to shut down."""
 
 SSE_HEARTBEAT_INTERVAL_S = 15.0
-"""The seconds without an event after which a comment is sent to keep the connection alive."""
+"""The seconds without an event after which a comment is sent to keep the connection alive. If it is longer than a
+proxy's idle limit (60), streams break."""
 
 _HEARTBEAT = b": still here\n\n"
 

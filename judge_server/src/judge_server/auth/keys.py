@@ -22,7 +22,8 @@ from rubric_store.tenants.rows import DEFAULT_PROJECT, ApiKeyRecord
 from trainer_client.wire.tenants import ApiKey, Limits
 
 RATE_REDIS_TIMEOUT_S = 0.2
-"""The seconds that a request waits for Redis to count it."""
+"""Timeout for Redis to count a request of a project that has a rate limit. After it, each process counts by itself. If
+it is higher, a Redis that hangs slows every such request."""
 
 _PREFIX = "adjudge:rate:1:"
 _MINUTE_US = 60_000_000
@@ -183,10 +184,12 @@ DUMMY_DIGEST = bytes(32)
 """The digest to compare with if a key does not exist, so that the check takes the same time; no text has it."""
 
 CACHE_TTL_S = 5.0
-"""The seconds for which a key is cached; a revoked key may keep working for this long."""
+"""The seconds for which a key is cached; a revoked key may keep working for this long. A lower value queries the store
+more often."""
 
 STALE_TTL_S = 600.0
-"""The seconds for which a cached key keeps working while the store cannot be reached."""
+"""The seconds for which a cached key keeps working while the store cannot be reached. A lower value stops training
+when the database stops; a higher one keeps revoked keys valid."""
 
 _STORE_TIMEOUT_S = 5.0
 _MAX_KEYS = 10_000

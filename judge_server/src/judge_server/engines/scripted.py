@@ -184,7 +184,13 @@ def _mean(values: Iterable[float]) -> float:
 
 
 class ScriptedOptions(UrlOptions):
-    """The options of a `scripted://` URL."""
+    """The options of a `scripted://` URL.
+
+    Attributes:
+        delay_s: seconds before each answer.
+        context: tokens of a prompt and its answer.
+        concurrency: calls at a time.
+    """
 
     delay_s: NonNegativeFloat = 0.0
     context: PositiveInt = 1_000_000

@@ -225,7 +225,7 @@ def _block_keys(prompt: Sequence[int]) -> Iterator[int]:
 
 
 PLANNING_S = 600.0
-"""The seconds that planning a sample may take."""
+"""The seconds that planning a sample may take. A large sample needs more; a smaller one says as much."""
 
 
 async def plan_sample(

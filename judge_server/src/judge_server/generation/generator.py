@@ -384,7 +384,7 @@ ANSWER_PROMPTS = ("solver.system", "answer")
 """The templates of `Generator.write_answer`."""
 
 COMPARE_TIMEOUT_S = 30.0
-"""Time limit of one comparison, including the start of its process."""
+"""Timeout for the comparison of a sampled answer with the known one, including the start of its process."""
 
 Agreement = Literal["right", "wrong", "unknown"]
 """How an answer compares with the ground truth; `unknown` if it states no final answer or the comparison timed out."""

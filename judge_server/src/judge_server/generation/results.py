@@ -309,6 +309,8 @@ _MAX_LABELS = 6
 class MatplotlibMissing(Exception):
     """matplotlib is not installed; the message says how to install it."""
 
+    code = "missing-extra"
+
 
 def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> None:
     """Plot the statistics into a file, SVG or PNG by its extension.

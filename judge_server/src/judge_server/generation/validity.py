@@ -12,6 +12,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJso
 
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import RubricDiscarded, Writer
+from trainer_client.documentation import Meaning
 from trainer_client.wire import Criterion, RubricVersion
 
 VALIDITY_PROMPTS = GeneratorTemplates("checker.system", "validity")
@@ -106,26 +107,29 @@ def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]]
     return (model if isinstance(model, str) else "", items) if items else None
 
 
-_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
-    "result_not_named": (
+PUBLISHED_WARNINGS: Final[Mapping[str, Meaning]] = {
+    "result_not_named": Meaning(
         "none of its factual criteria contains the ground truth, so a wrong result may satisfy them all",
         "add a criterion that states the result",
     ),
-    "all_right": ("it was written from right solutions only", "check that it names the mistakes that responses make"),
-    "all_wrong": ("it was written from wrong solutions only", "check that a right response satisfies it"),
-    "passage_cut": (
+    "all_right": Meaning(
+        "it was written from right solutions only", "check that it names the mistakes that responses make"
+    ),
+    "all_wrong": Meaning("it was written from wrong solutions only", "check that a right response satisfies it"),
+    "passage_cut": Meaning(
         "it was written from the beginning of a passage that was too long",
         "check that it asks for nothing that stands further on",
     ),
-    "invalid_criteria": (
+    "invalid_criteria": Meaning(
         "the writing model judged {} of its criteria invalid",
         "read them with adjudge rubrics validate, and correct or drop them",
     ),
-    "unjudged_criteria": (
+    "unjudged_criteria": Meaning(
         "the writing model gave no verdict about {} of its criteria",
         "judge them with adjudge rubrics validate",
     ),
 }
+"""By the flag in a version's metadata: what its generator noted, where {} is a number, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,8 @@ def published_warnings(metadata: Mapping[str, JsonValue]) -> list[GenerationWarn
     found = []
     for flag in flags if isinstance(flags, list) else []:
         name, _, number = str(flag).partition(":")
-        if name in _FLAGS:
-            problem, advice = _FLAGS[name]
+        if name in PUBLISHED_WARNINGS:
+            problem, advice = PUBLISHED_WARNINGS[name]
             found.append(GenerationWarning(name, problem.format(number), advice))
     return found
 

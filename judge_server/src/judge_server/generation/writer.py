@@ -185,7 +185,11 @@ def _why_unreadable(values: Sequence[ParsedValue], beginning: str) -> str:
 MAX_CALL_ATTEMPTS = 4
 """Attempts at a call, the first included, before `WriterFailed`."""
 
-RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.2, 30.0
+RETRY_DELAY_S = 0.2
+"""Pause before a call is retried, multiplied by four with each attempt."""
+
+MAX_RETRY_DELAY_S = 30.0
+"""Upper limit of that pause."""
 
 
 class WriterFailed(Exception):

@@ -40,7 +40,12 @@ from rubric_store.ledger.rows import LedgerRows, RefusedRows
 log = logging.getLogger("adjudge")
 
 SPOOL_INTERVAL_S = 0.2
+"""Interval at which judged requests are written to the spool. A killed process loses the verdicts of this time."""
+
 BATCH_WINDOW_S = 0.5
+"""Time in which rows are collected for one transaction. If it is shorter, the database writes more transactions; if it
+is longer, verdicts appear later in the ledger and the console."""
+
 _BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
 """The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
 of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""

@@ -62,7 +62,12 @@ class SpoolFull(Exception):
 
 
 class QuarantineFull(Exception):
-    """The quarantine is full."""
+    """The quarantine is full: too many rows were refused by the database.
+
+    Look at them with `adjudge ledger refused`, correct the cause, and run `adjudge ledger retry`.
+    """
+
+    code = "quarantine-full"
 
 
 @dataclass(slots=True, eq=False)

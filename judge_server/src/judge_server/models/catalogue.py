@@ -104,7 +104,12 @@ def next_smaller(model: Model, catalogue: Sequence[Model] = CATALOGUE) -> Model 
 
 
 class ModelError(Exception):
-    """A judge model cannot be fetched or used. The message can be shown to the user unchanged."""
+    """A judge model cannot be fetched or used; the message says why.
+
+    `adjudge models list` shows the models and which of them are here. Without a network, give the path of a file.
+    """
+
+    code = "model"
 
 
 class UnknownModel(ModelError):

@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 LOOKUP_TIMEOUT_S = 6.0
-"""Timeout of the request for a file's size and hash."""
+"""After this much silence from the hub, Adjudge tries another way."""
 
 DOWNLOAD_RETRY_DELAY_S = 0.5
 """Pause after an attempt that fetched nothing, multiplied by the number of such attempts in a row."""

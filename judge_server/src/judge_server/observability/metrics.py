@@ -36,10 +36,11 @@ ChunkStatus = Literal["done", "failed", "retry", "unavailable", "lost", "stopped
 """
 
 COUNTS_TTL_S = 10.0
-"""The seconds for which the counts of the store are cached."""
+"""Interval between counts of the store's operations, however many clients read the metrics."""
 
 COUNTS_TIMEOUT_S = 2.0
-"""The seconds to wait for the store; after that the page omits its counts."""
+"""The seconds to wait for the store; after that the page omits its counts. If it is longer than Prometheus waits (10),
+all metrics are missing while the database hangs."""
 
 MAX_LABELS = 100
 OTHER_LABEL = "(other)"
@@ -62,7 +63,10 @@ _LEDGER_GAUGES: Mapping[str, tuple[str, Callable[[LedgerState], float]]] = {
         "1 while the ledger's spool can be written, else 0",
         lambda state: state.spool_problem is None,
     ),
-    "adjudge_ledger_lag_seconds": ("Age of the oldest verdict that is not yet written", lambda state: state.lag_s),
+    "adjudge_ledger_lag_seconds": (
+        "Age in seconds of the oldest verdict that is not yet written; 0 if none waits",
+        lambda state: state.lag_s,
+    ),
     "adjudge_ledger_writable": (
         "1 while the ledger's database can be written, else 0",
         lambda state: state.problem is None,
@@ -84,7 +88,9 @@ class LedgerMetrics(Collector):
         """The current metrics of the ledger."""
         state = self._state()
         verdicts = CounterMetricFamily(
-            "adjudge_ledger_verdicts", "Verdicts handed to the ledger, written, refused, and lost", labels=["outcome"]
+            "adjudge_ledger_verdicts",
+            "Verdicts by outcome: recorded (handed to the ledger), written, refused (kept aside), or lost",
+            labels=["outcome"],
         )
         for outcome in ("recorded", "written", "refused", "lost"):
             verdicts.add_metric([outcome], getattr(state, outcome))
@@ -113,7 +119,8 @@ class OperationMetrics(Collector):
         self._registry = registry = CollectorRegistry()
         self._attempts = Counter(
             "adjudge_chunk_attempts",
-            "Attempts of this process at chunks of operations, by outcome",
+            "Attempts of this process at chunks of operations, by outcome: done, failed, retry, unavailable, lost or "
+            "stopped",
             ["kind", "outcome"],
             registry=registry,
         )
@@ -195,7 +202,9 @@ class PoolMetrics:
     def collect(self) -> Iterator[Metric]:
         """Whether each member is up, and its calls in progress."""
         up = GaugeMetricFamily(
-            "adjudge_pool_member_up", "Whether a member of a pool receives calls", labels=["judge", "member"]
+            "adjudge_pool_member_up",
+            "1 if a member of a pool receives calls, else 0: a judge behind an api, or an endpoint behind a judge",
+            labels=["judge", "member"],
         )
         load = GaugeMetricFamily(
             "adjudge_pool_member_calls", "Judge calls in progress at a member of a pool", labels=["judge", "member"]
@@ -218,7 +227,9 @@ class SleepMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """1 for a judge that is asleep, falls asleep or wakes, and 0 for one that is awake."""
-        asleep = GaugeMetricFamily("adjudge_judge_asleep", "Whether a judge answers no calls now", labels=["judge"])
+        asleep = GaugeMetricFamily(
+            "adjudge_judge_asleep", "1 while a judge sleeps or changes, 0 while it is awake", labels=["judge"]
+        )
         for judge, state in self._states.items():
             asleep.add_metric(["" if judge == DEFAULT_JUDGE else judge], float(state != "awake"))
         yield asleep
@@ -244,13 +255,14 @@ class AccessMetrics:
         )
         self._refusals = Counter(
             "adjudge_requests_refused",
-            "Requests refused by the authenticator, by project (empty without a valid key) and reason",
+            "Requests refused by the authenticator, by project (empty without a valid key) and reason: no key, rate or "
+            "budget",
             ["project", "reason"],
             registry=registry,
         )
         self._tokens_left = Gauge(
             "adjudge_project_tokens_left",
-            "Prompt tokens left of a project's budget when it was last checked",
+            "Prompt tokens left of a project's budget, of the day or in total, when it was last checked",
             ["project", "budget"],
             registry=registry,
         )

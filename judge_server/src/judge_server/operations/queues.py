@@ -30,21 +30,23 @@ QUEUE = "adjudge"
 TASK = "adjudge.run_chunk"
 
 VISIBILITY_TIMEOUT_S = 2 * 3600
-"""The seconds until Redis delivers a message to another worker: longer than any chunk, which has at most 3,600.
-
-A dead worker is detected by its lease, long before this.
-"""
+"""The seconds until Redis delivers a message to another worker: longer than any chunk, which has at most 3,600. A dead
+worker is detected by its lease, long before this. If it is shorter than the longest chunk, Redis hands chunks out
+twice, and the lease refuses the second."""
 
 BROKER_CONNECT_TIMEOUT_S = 5.0
+"""Timeout to connect to the broker."""
 
 BROKER_SOCKET_TIMEOUT_S = 10.0
-"""The seconds in which the broker must answer; without a limit, a hanging broker would block its clients forever."""
+"""The seconds in which the broker must answer. Without a limit, a broker that hangs would block the dispatcher, and
+submissions, forever."""
 
 RESPONDING_WINDOW_S = 30.0
 """The seconds for which an answer of the broker counts as recent: several dispatch intervals, with their timeouts."""
 
 STALLED_AFTER_S = 60.0
-"""The seconds that chunks may wait for a worker with free capacity before the worker counts as stalled."""
+"""The seconds that chunks may wait for a worker with free capacity before the worker counts as stalled. If it is
+shorter than a broker's recovery, Kubernetes kills healthy workers."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 """TCP keepalive, since an idle worker sends nothing: it detects after 40 s that the broker's host is gone. Celery's own

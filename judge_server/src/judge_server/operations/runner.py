@@ -41,8 +41,13 @@ LEASE_S = 60.0
 """The seconds after which the chunk of a dead worker is given to another."""
 
 MAX_CHUNK_RETRY_DELAY_S = 60.0
+"""Longest pause between attempts at a chunk. Pauses begin at one second and double."""
+
 UNAVAILABLE_RETRY_DELAY_S = 5.0
+"""Pause before the retry of a chunk whose service was unavailable."""
+
 STORE_RETRY_DELAY_S = 1.0
+"""Pause between attempts to reach an unavailable store, for results and for leases."""
 
 NO_HEADERS: Mapping[str, str] = {}
 """The headers of a message without a span."""

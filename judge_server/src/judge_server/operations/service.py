@@ -37,17 +37,22 @@ log = logging.getLogger("adjudge")
 
 MAX_QUEUED_CHUNKS = 256
 """The maximum number of queued chunks: enough for many workers, and few enough to enqueue all of them again. The queue
-is refilled when half of it is taken, because the store has to read all waiting chunks to choose the next."""
+is refilled when half of it is taken, because the store has to read all waiting chunks to choose the next. If it is
+higher, a project that comes later waits longer for workers."""
 
 DISPATCH_INTERVAL_S = 2.0
+"""Interval at which the dispatcher looks for chunks to enqueue."""
+
 REENQUEUE_AFTER_S = 5.0
 """The seconds after which a queued chunk that no worker claimed is enqueued again, while the queue is empty."""
 
 LOST_AFTER_S = 300.0
-"""The same while the queue is not empty. A chunk that was merely waiting is then queued twice and claimed once; this
-happens at most `MAX_QUEUED_CHUNKS` times in this period."""
+"""The same while the queue is not empty: long before the alert for stuck operations (900). A chunk that was merely
+waiting is then queued twice and claimed once, at the cost of a database query. This happens at most
+`MAX_QUEUED_CHUNKS` times in this period. If it is shorter, it happens more often."""
 
 PURGE_INTERVAL_S = 3600.0
+"""Interval between searches for expired operations."""
 
 POLL_INTERVAL_S = 0.5
 """The seconds between two reads of an operation that is followed."""

@@ -24,7 +24,8 @@ WORKER_ACTOR = "operations"
 """The actor of requests with a worker token."""
 
 TOKEN_LIFETIME_S = 600
-"""The seconds for which a token is valid; a request that has been admitted is not interrupted when it expires."""
+"""Lifetime of a worker token. It covers a worker's retries and clocks that differ by minutes. A request that has been
+admitted is not interrupted when it expires."""
 
 _STORE_TIMEOUT_S = 5.0
 

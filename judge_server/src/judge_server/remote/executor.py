@@ -50,13 +50,16 @@ DEADLINE_GRACE_S = 0.1
 """How long after the deadline the api waits for a judge to send its results."""
 
 RETRY_WINDOW_S = 5.0
-"""How long an api looks for a judge for calls that no judge has taken, before it refuses them as not ready."""
+"""An api looks for a judge for this long before it refuses a request that no judge has taken. If it is shorter than a
+judge's restart in place, the api refuses requests needlessly."""
 
 _POLL_S = 0.1
 _MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
 """The most in one shard request, so that no judge is busy for long reading one."""
 
 CONNECT_TIMEOUT_S = 5.0
+"""Timeout of an api to connect to a judge."""
+
 HEARTBEATS_MISSED = 3
 """How many heartbeats a judge may miss before the connection counts as lost."""
 

@@ -32,7 +32,7 @@ PROTOCOL_VERSION = 6
 """Raised whenever one end would misunderstand the other."""
 
 MAX_DEADLINE_S = 86_400.0
-"""Far beyond any deadline that a request may have."""
+"""The longest deadline that a judge accepts from an api."""
 
 Shard = list[tuple[ResponsePlan, list[PlannedCall]]]
 """Plans, each with the calls of it that are to be made."""

@@ -43,7 +43,9 @@ RESULT_FLUSH_INTERVAL_S = 0.2
 """How often the outcomes of unfinished responses are sent: the most work an api loses if the judge dies."""
 
 HEARTBEAT_INTERVAL_S = 5.0
-"""The longest time without a line, so that an api notices a connection that was lost silently."""
+"""The longest time without a line, so that an api notices a connection that was lost silently. An api that misses
+three treats the connection as lost and asks another judge. If it is shorter than the longest block of a judge's event
+loop, calls are made twice needlessly."""
 
 
 @dataclass(slots=True)

@@ -148,7 +148,8 @@ class AdaptiveLimit(ConcurrencyLimit):
 CHARACTERS_PER_TOKEN = 4.0
 
 IDLE_CREDIT_S = 1.0
-"""Seconds of its share that a run or project that was idle may catch up on: a light run's group goes first."""
+"""Seconds of its share that a run or project that was idle may catch up on: a light run's group goes first. If it is
+longer, the first batches of a large light run hold up others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,11 @@ from judge_server.scheduling.metrics import JudgeMetrics
 log = logging.getLogger("adjudge")
 
 ENGINE_RETRY_PAUSE_S = 0.2
+"""Pause before the single retry at the same engine."""
+
 MAX_HOLD_S = 30.0
-"""How long calls are held for an engine that is down; one that is down for longer is not expected back soon."""
+"""How long calls are held for an engine that is down; one that is down for longer is not expected back soon. If a load
+takes longer, verdicts fail needlessly; if the value is close to the deadline, they fail as timeouts."""
 
 _MAX_PAUSE_S = 1.0
 

@@ -69,11 +69,14 @@ class JudgeMetrics(Collector):
             "adjudge_engine_seconds", "Seconds a response's calls took at the engine", ["priority"]
         )
         self._cache = seconds(
-            "adjudge_cache_seconds", "Seconds the verdict cache took, for all verdicts of a request", ["operation"]
+            "adjudge_cache_seconds",
+            "Seconds the verdict cache took for all verdicts of a request, to get or put them",
+            ["operation"],
         )
         self._judgements = counter(
             "adjudge_judgements",
-            "Verdicts answered: judged, cached, joined, checked by a program, or failed, and of what kind",
+            "Verdicts answered: judged, cached, joined (from a call of another request), checked by a program, or "
+            "failed, with the kind of the failure",
             ["outcome", "failure"],
         )
         self._uncertain = counter(
@@ -81,14 +84,16 @@ class JudgeMetrics(Collector):
             "Verdicts answered as uncertain, of requests or calibrations that set an uncertain band",
         )
         self._calls = counter("adjudge_judge_calls", "Calls sent to the engine, retries included")
-        self._lookups = counter("adjudge_cache_lookups", "Verdicts looked up", ["result"])
+        self._lookups = counter(
+            "adjudge_cache_lookups", "Verdicts looked up in the cache, by result: hit or miss", ["result"]
+        )
         self._tokens = counter("adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"])
-        self._written = counter("adjudge_tokens_written", "Tokens that the judge wrote")
+        self._written = counter("adjudge_tokens_written", "Tokens that the judge generated")
         self._clipped = counter(
             "adjudge_engine_counts_clipped",
             "Replies whose token counts were impossible and were clipped to what the request allows",
         )
-        self._shed = counter("adjudge_requests_shed", "Requests refused because the queue was full")
+        self._shed = counter("adjudge_requests_shed", "Requests refused with 429 because the queue was full")
         self._shed_calls = counter("adjudge_calls_shed", "The judge calls of refused requests")
         ProcessCollector(registry=registry)
         registry.register(self)
@@ -185,12 +190,16 @@ class JudgeMetrics(Collector):
             for label, calls in in_progress.items():
                 by_run.add_metric([label], calls)
             yield by_run
-        share = GaugeMetricFamily("adjudge_run_share", "Share of recent prompt tokens, by run", labels=["run"])
+        share = GaugeMetricFamily(
+            "adjudge_run_share", "Share of the prompt tokens of the last minutes, by run", labels=["run"]
+        )
         counters = {
             name: CounterMetricFamily(f"adjudge_run_{name}", f"{help_}, by run", labels=["run"])
             for name, help_ in _RUN_COUNTS.items()
         }
-        reward = GaugeMetricFamily("adjudge_run_reward_mean", "Mean of recent rewards, by run", labels=["run"])
+        reward = GaugeMetricFamily(
+            "adjudge_run_reward_mean", "Mean of the rewards of the last minutes, by run", labels=["run"]
+        )
         for label, row, part in self._runs.rows():
             share.add_metric([label], part)
             if row.mean_reward is not None:

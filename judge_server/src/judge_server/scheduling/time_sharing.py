@@ -28,7 +28,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SLICE_S = 0.001
-"""Seconds of work on the event loop before it yields to other tasks."""
+"""Seconds of work on the event loop before it yields to other tasks. If it is longer, short requests take longer
+beside long ones; if it is much shorter, long ones do."""
 
 _RECENT_S = 1.0
 """A project has requests if the last one came within so many seconds."""
@@ -39,16 +40,20 @@ LONG_WORK_SHARE = 1 / 3
 """The share of the time that the thread for long work computes while other projects have requests."""
 
 LONG_WORK_TIMEOUT_S = 30.0
-"""The seconds after which the thread for long work gives up a function; each should take well below a second."""
+"""The seconds after which the thread for long work gives up a function, and the request gets 413. Each should take
+well below a second. If it is higher, other requests with long texts wait longer behind one that takes too long; if it
+is lower, a busy machine refuses texts that it could read."""
 
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
 
 BACKGROUND_SHARE = 0.25
-"""The share of the time that a throttled thread computes; it sleeps for the rest."""
+"""The share of the time that a throttled thread computes; it sleeps for the rest. If it is larger, requests are slower
+while many verdicts are written; if it is smaller, these reach the database later."""
 
 BACKGROUND_SLICE_S = 0.001
-"""Processor seconds that a throttled thread works before it sleeps."""
+"""Processor seconds that a throttled thread works before it sleeps. If it is longer, requests wait longer at a time;
+if it is much shorter, waking up costs more than the work."""
 
 
 def _rest_s(worked_s: float, share: float) -> float:

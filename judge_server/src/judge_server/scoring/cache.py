@@ -32,6 +32,8 @@ _ENTRY_BYTES = 350
 """The approximate memory of an entry without its rationale."""
 
 REDIS_TIMEOUT_S = 1.0
+"""Timeout for Redis to read or write verdicts; after it, they count as not cached. `?timeout_s=` of the cache URL
+changes it. If it is higher, a Redis that hangs slows every request."""
 
 _PREFIX = b"adjudge:verdict:1:"
 _COMPRESSED_FROM = 512

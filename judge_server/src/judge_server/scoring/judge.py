@@ -51,7 +51,8 @@ STORE_TIMEOUT_S = 0.1
 """How long an answer waits for its verdicts to be cached; they are written even if this takes longer."""
 
 STORE_INTERVAL_S = 0.5
-"""How long a verdict may wait to be cached while its request is still running."""
+"""How long a verdict may wait to be cached while its request is still running. If the api is killed, these verdicts
+are judged again."""
 
 _PROTOCOL = "judging.protocol"
 _CONTEXTUAL = "judging.contextual_calibration"

@@ -52,7 +52,8 @@ RubricCheck = Callable[[Sequence[Criterion]], None]
 """Raises `UnsuitableRubric` for criteria that the request's reward mode cannot use."""
 
 RUBRIC_MAX_AGE_S = 5.0
-"""For how long scoring may use what it read of `name@3` or a digest. A retirement elsewhere takes effect after it."""
+"""For how long scoring may use what it read of `name@3` or a digest. A retirement by another process takes effect
+after this time, by the same process at once."""
 
 _STORE_RETRY_AFTER_S = 2
 

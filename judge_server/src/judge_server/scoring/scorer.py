@@ -76,7 +76,8 @@ log = logging.getLogger("adjudge")
 DEFAULT_BUDGETS = StepBudgets()
 
 FOLLOW_INTERVAL_S = 0.1
-"""How often `Scorer.stream` looks for new verdicts if it is to yield them, in seconds."""
+"""How often `Scorer.stream` looks for new verdicts if it is to yield them, in seconds. A longer interval shows them
+later; a shorter one looks more often than a person sees."""
 
 _RECALLED_AT_ONCE = 500
 

@@ -211,13 +211,15 @@ INLINE_NUMBER_CHARACTERS = 1000
 """The most characters of a text that is read as a number on the event loop."""
 
 FIRST_TRY_S = 0.5
-"""CPU seconds of a check's first try. A check that needs more moves to the long queue."""
+"""CPU seconds of a check's first try. A check that needs more joins the queue of long checks, which never occupy all
+workers."""
 
 MAX_QUEUED_CHECKS = 50_000
 """How many checks may wait or run before requests are refused; see `QueueLimits` for the share of a run."""
 
 COMPILE_S = 0.5
-"""CPU seconds to compile all regular expressions of a request."""
+"""CPU seconds to compile all regular expressions of a request. If the patterns need more, Adjudge refuses the request
+with 422."""
 
 MAX_PATTERN_CHARACTERS = 1_000_000
 """The most characters of all distinct regular expressions of a request."""
@@ -233,7 +235,14 @@ class Checker:
     """
 
     def __init__(self, *, workers: int = 3, seconds: float = 5.0, memory_mb: int = 1024) -> None:
-        """Use `workers` processes of at most `memory_mb` each, and at most `seconds` of CPU time for each check."""
+        """Create a checker whose worker processes are not yet started.
+
+        Args:
+            workers: number of worker processes. One is kept for runs whose checks are quick, another for short checks.
+            seconds: CPU seconds for each check. A pattern with exponential backtracking occupies a process for this
+                long.
+            memory_mb: the most memory of each process, in MiB.
+        """
         self._seconds = seconds
         self._memory_mb = memory_mb
         self._scheduler = CheckScheduler(workers)

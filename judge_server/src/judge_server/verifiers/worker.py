@@ -204,7 +204,8 @@ def _unreadable(expected: str, wanted: MathVerification | NumericVerification, w
 
 
 WALL_CLOCK_FACTOR = 4.0
-"""How many times its limit of CPU seconds a check may take by the clock, when other processes keep the machine busy."""
+"""How many times its limit of CPU seconds a check may take by the clock, when other processes keep the machine
+busy."""
 
 
 def init_worker(memory_mb: int) -> None:

@@ -50,8 +50,10 @@ class FormatProblem:
 class FormatError(ValueError):
     """A rubric that cannot be read or written; `problems` lists every problem in line order.
 
-    Its text folds problems of one kind; see `fold_problems`.
+    Its text folds problems of one kind; see `fold_problems`. If the format was not recognised, name it with `--format`.
     """
+
+    code = "rubric-format"
 
     def __init__(self, problems: Iterable[FormatProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))

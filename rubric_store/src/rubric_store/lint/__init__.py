@@ -13,19 +13,19 @@ whose numbers differ are never reported.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 from rubric_store.formats.published import lists
 from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
-__all__ = ["SIMILARITY", "Finding", "Severity", "System", "lint", "similarity"]
+__all__ = ["RULES", "SIMILARITY", "Finding", "FindingCode", "Rule", "Severity", "System", "lint", "similarity"]
 
 Severity = Literal["error", "warning", "note"]
 """`error`: the system cannot use the rubric, or it rewards what it should penalise. `warning`: verdicts will be worse.
@@ -34,6 +34,130 @@ Severity = Literal["error", "warning", "note"]
 System = Literal["rgr", "srar", "grounded", "dro", "ruscarl"]
 SIMILARITY = 0.75
 """The default similarity from which two criteria are reported."""
+
+FindingCode = Literal[
+    "good-penalised",
+    "duplicate",
+    "overlap",
+    "double-barrelled",
+    "vague",
+    "leans-on",
+    "negated-penalty",
+    "weightless",
+    "outweighs",
+    "gives-answer",
+    "rgr-count",
+    "rgr-category",
+    "rgr-weight",
+    "srar-count",
+    "srar-suggest",
+    "srar-answer",
+    "srar-kind",
+    "grounded-count",
+    "grounded-fields",
+    "grounded-weight",
+    "grounded-total",
+    "dro-question",
+    "dro-sign",
+    "ruscarl-points",
+    "ruscarl-positive",
+]
+
+
+class Rule(NamedTuple):
+    """What a finding means: how bad it is, what lint has found, and what the author of the rubric should do."""
+
+    severity: Severity
+    meaning: str
+    remedy: str
+
+
+RULES: Final[Mapping[FindingCode, Rule]] = {
+    "good-penalised": Rule(
+        "error",
+        'A pitfall, or a criterion of negative weight, describes something good: "Avoids …", "Should …", '
+        '"Correctly …". It penalises good responses.',
+        "Name the mistake itself. Or give the criterion a positive weight and another kind.",
+    ),
+    "duplicate": Rule(
+        "error",
+        "A criterion has the same words as an earlier one, so the same thing counts twice.",
+        "Remove one of them.",
+    ),
+    "overlap": Rule(
+        "warning",
+        "Two criteria have nearly the same words. This includes a criterion that rewards something while another one "
+        "penalises its absence. `--similarity-threshold` sets how similar two criteria must be.",
+        "If they ask the same, keep one. Otherwise say how they differ.",
+    ),
+    "double-barrelled": Rule(
+        "warning",
+        'One sentence makes two demands: "Names the cause and states the remedy". One verdict cannot tell which of '
+        "them is missing.",
+        "Make each demand a criterion of its own.",
+    ),
+    "vague": Rule(
+        "warning",
+        'A word means something different to each reader, such as "appropriate", and no clarification follows it.',
+        "Name something that a reader can find in the response.",
+    ),
+    "leans-on": Rule(
+        "warning",
+        'The criterion refers to "the reference answer", "the rubric" or "ground truth", which the judge may not see.',
+        "State in the criterion itself what the response must contain.",
+    ),
+    "negated-penalty": Rule(
+        "warning",
+        'A pitfall, or a criterion of negative weight, already contains a negation: "Does not mention …". The judge '
+        "must say yes to a no.",
+        "Ask for what should be there, with a positive weight. Or name the mistake without a negation.",
+    ),
+    "weightless": Rule("warning", "A weight of 0, so the verdict has no effect.", "Give it a weight, or remove it."),
+    "outweighs": Rule(
+        "warning",
+        "In a rubric of three criteria or more, one weighs more than all others together.",
+        "Reduce its weight, or split what it asks for.",
+    ),
+    "gives-answer": Rule(
+        "note",
+        "A criterion other than the `answer` contains the final answer. A policy that sees the rubric would copy it.",
+        "Say how to get there instead. Or never show this rubric to the policy.",
+    ),
+    "rgr-count": Rule("error", "RGR-GRPO: a rubric has 3 to 10 criteria.", "Merge, drop or add criteria."),
+    "rgr-category": Rule(
+        "error",
+        "RGR-GRPO: each criterion is of kind `factual` or `process`.",
+        "Change its kind. If the text begins with the category, import the file as format `rgr`.",
+    ),
+    "rgr-weight": Rule("error", "RGR-GRPO: a weight is a whole number from 1 to 5.", "Change the weight."),
+    "srar-count": Rule(
+        "warning",
+        "SRaR: the paper's prompt asks for at most 8 items. 944 of the paper's own 16,560 rubrics have more.",
+        "Merge or drop the least important items.",
+    ),
+    "srar-suggest": Rule("error", "SRaR: no item is a SUGGEST.", "Add a step that a right solution takes."),
+    "srar-answer": Rule("error", "SRaR: not exactly one item is an ANSWER.", "State the final answer in exactly one."),
+    "srar-kind": Rule("error", "SRaR: a kind that SRaR does not have.", "Use suggest, pitfall, bonus or answer."),
+    "grounded-count": Rule(
+        "error", "Rubric-Grounded RL: a rubric has 5 to 10 criteria.", "Merge, drop or add criteria."
+    ),
+    "grounded-fields": Rule(
+        "error", "Rubric-Grounded RL: a criterion lacks some of the nine fields.", "Fill in the fields that it names."
+    ),
+    "grounded-weight": Rule("error", "Rubric-Grounded RL: a weight is negative.", "Give it a weight of at least 0."),
+    "grounded-total": Rule("error", "Rubric-Grounded RL: the weights add up to 0.", "Give some criterion a weight."),
+    "dro-question": Rule(
+        "warning", "DRO: a criterion is not a yes/no question.", 'Word it like "Does the response …?".'
+    ),
+    "dro-sign": Rule(
+        "error",
+        "DRO: a yes to a criterion does not mean a good response.",
+        "Word it so that a good response gets a yes.",
+    ),
+    "ruscarl-points": Rule("error", "RuscaRL: a criterion has more than 10 or less than -10 points.", "Change them."),
+    "ruscarl-positive": Rule("error", "RuscaRL: no points are positive.", "Add what a good response has."),
+}
+"""Every code that `lint` reports. The reference of findings is generated from it."""
 
 _ORDER: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "note": 2}
 
@@ -51,6 +175,10 @@ class Finding:
     def __str__(self) -> str:
         subject = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
         return f"{self.severity} [{self.code}] {subject}: {self.problem}; {self.advice}"
+
+
+def _finding(code: FindingCode, criterion: str | None, problem: str, advice: str) -> Finding:
+    return Finding(code, RULES[code].severity, criterion, problem, advice)
 
 
 def lint(
@@ -136,15 +264,14 @@ def check_wording(criterion: Criterion) -> Iterator[Finding]:
     text = strip_remarks(criterion.description)
     if name := pattern("names").search(text):
         problem = f"it refers to {name[0].lower()!r}, which the judge may not see"
-        yield Finding(
-            "leans-on", "warning", criterion.id, problem, "state in the criterion itself what the response must contain"
-        )
+        advice = "state in the criterion itself what the response must contain"
+        yield _finding("leans-on", criterion.id, problem, advice)
     if (vague := _find_vague_word(text)) is not None:
         problem = f"{vague!r} means something different to each reader"
-        yield Finding("vague", "warning", criterion.id, problem, "name something a reader can find in the response")
+        yield _finding("vague", criterion.id, problem, "name something a reader can find in the response")
     if (connective := _find_second_demand(text)) is not None:
         problem = f"it asks for more than one thing ({connective!r}), and one verdict cannot tell which is missing"
-        yield Finding("double-barrelled", "warning", criterion.id, problem, "make each a criterion of its own")
+        yield _finding("double-barrelled", criterion.id, problem, "make each a criterion of its own")
     yield from _check_polarity(criterion)
 
 
@@ -155,11 +282,11 @@ def _check_polarity(criterion: Criterion) -> Iterator[Finding]:
     if (beginning := _match_beginning(criterion.description, "good")) is not None:
         problem = f"{what}, but it describes something good ({beginning!r}), so a good response is penalised"
         advice = "name the mistake itself, or give the criterion a positive weight and another kind"
-        yield Finding("good-penalised", "error", criterion.id, problem, advice)
+        yield _finding("good-penalised", criterion.id, problem, advice)
     elif (beginning := _match_beginning(criterion.description, "negations")) is not None:
         problem = f"{what}, and it is negated ({beginning!r}), so the judge must say yes to a negation"
         advice = "ask for what should be there, with a positive weight, or name the mistake without a negation"
-        yield Finding("negated-penalty", "warning", criterion.id, problem, advice)
+        yield _finding("negated-penalty", criterion.id, problem, advice)
 
 
 def _find_vague_word(text: str) -> str | None:
@@ -211,11 +338,11 @@ def check_weights(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for criterion in criteria:
         if criterion.weight == 0:
             problem = "its weight is 0, so its verdict has no effect"
-            yield Finding("weightless", "warning", criterion.id, problem, "give it a weight, or leave it out")
+            yield _finding("weightless", criterion.id, problem, "give it a weight, or leave it out")
         elif len(criteria) >= _MIN_CRITERIA and abs(criterion.weight) > total / 2:
             rest = total - abs(criterion.weight)
             problem = f"its weight, {criterion.weight:g}, is more than all others together ({rest:g})"
-            yield Finding("outweighs", "warning", criterion.id, problem, "weigh it less, or split what it asks for")
+            yield _finding("outweighs", criterion.id, problem, "weigh it less, or split what it asks for")
 
 
 def find_leaked_answers(criteria: Sequence[Criterion], answer: str | None = None) -> Iterator[Finding]:
@@ -233,7 +360,7 @@ def find_leaked_answers(criteria: Sequence[Criterion], answer: str | None = None
                 f"it gives the final answer away ({known[:40]!r}), and a policy that sees the rubric would copy it"
             )
             advice = "say how to get there; or never show this rubric to the policy"
-            yield Finding("gives-answer", "note", criterion.id, problem, advice)
+            yield _finding("gives-answer", criterion.id, problem, advice)
 
 
 def _expected(criterion: Criterion) -> str | None:
@@ -280,7 +407,7 @@ def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) 
         first = first_with.setdefault(normalised, place) if normalised else place
         if first < place:
             problem = f"it says the same as criterion {criteria[first].id}, so this counts twice"
-            findings.append(Finding("duplicate", "error", other.id, problem, "leave one out"))
+            findings.append(_finding("duplicate", other.id, problem, "leave one out"))
             continue
         measured = ((criteria[n], _stem_similarity(stems[n], stems[place])) for n in earlier)
         similar = ((one, measure) for one, measure in measured if measure >= threshold)
@@ -289,7 +416,7 @@ def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) 
             if (one.weight < 0) != (other.weight < 0):
                 problem += ", with the opposite sign: one thing counts twice"
             advice = "if they ask the same, keep one; otherwise say how they differ"
-            findings.append(Finding("overlap", "warning", other.id, problem, advice))
+            findings.append(_finding("overlap", other.id, problem, advice))
         earlier.append(place)
     return findings
 
@@ -335,24 +462,24 @@ def _rgr(criteria: Sequence[Criterion]) -> Iterator[Finding]:
                 if lists.RGR_PREFIX.match(one.description)
                 else ""
             )
-            yield _error("rgr-category", one, f"it is {one.kind}", f"make it factual or process{prefix}")
+            yield _finding("rgr-category", one.id, f"it is {one.kind}", f"make it factual or process{prefix}")
         if not (lists.MIN_RGR_WEIGHT <= one.weight <= lists.MAX_RGR_WEIGHT and one.weight.is_integer()):
-            yield _error("rgr-weight", one, f"its weight is {one.weight:g}", "give it a whole number from 1 to 5")
+            yield _finding("rgr-weight", one.id, f"its weight is {one.weight:g}", "give it a whole number from 1 to 5")
 
 
 def _srar(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     if len(criteria) > MAX_SRAR_CRITERIA:
         problem = f"it has {len(criteria)} items, and the paper's prompt asks for at most {MAX_SRAR_CRITERIA}"
-        yield Finding("srar-count", "warning", None, problem, "merge or drop the least important")
+        yield _finding("srar-count", None, problem, "merge or drop the least important")
     kinds = [criterion.kind for criterion in criteria]
     if "suggest" not in kinds:
-        yield Finding("srar-suggest", "error", None, "no item is a SUGGEST", "add a step that a right solution takes")
+        yield _finding("srar-suggest", None, "no item is a SUGGEST", "add a step that a right solution takes")
     if (answers := kinds.count("answer")) != 1:
         problem = f"{answers or 'no'} items are an ANSWER"
-        yield Finding("srar-answer", "error", None, problem, "state the final answer in exactly one")
+        yield _finding("srar-answer", None, problem, "state the final answer in exactly one")
     for one in criteria:
         if one.kind not in _SRAR_KINDS:
-            yield _error("srar-kind", one, f"it is {one.kind}", "make it suggest, pitfall, bonus or answer")
+            yield _finding("srar-kind", one.id, f"it is {one.kind}", "make it suggest, pitfall, bonus or answer")
 
 
 def _grounded(criteria: Sequence[Criterion]) -> Iterator[Finding]:
@@ -360,22 +487,22 @@ def _grounded(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
         missing = [field for field in GUIDANCE_FIELDS if not getattr(one, field)]
         if missing:
-            yield _error("grounded-fields", one, f"it has no {', '.join(missing)}", "fill in all nine fields")
+            yield _finding("grounded-fields", one.id, f"it has no {', '.join(missing)}", "fill in all nine fields")
         if one.weight < 0:
-            yield _error("grounded-weight", one, f"its weight is {one.weight:g}", "give it one of at least 0")
+            yield _finding("grounded-weight", one.id, f"its weight is {one.weight:g}", "give it one of at least 0")
     if sum(criterion.weight for criterion in criteria) <= 0:
-        yield Finding("grounded-total", "error", None, "its weights add up to 0", "give some criterion a weight")
+        yield _finding("grounded-total", None, "its weights add up to 0", "give some criterion a weight")
 
 
 def _dro(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
         if not _asks_yes_or_no(one.description):
             advice = "word it like: Does the response …?"
-            yield Finding("dro-question", "warning", one.id, "it is not a yes/no question", advice)
+            yield _finding("dro-question", one.id, "it is not a yes/no question", advice)
         if one.weight <= 0 or one.kind == "pitfall":
-            yield _error(
+            yield _finding(
                 "dro-sign",
-                one,
+                one.id,
                 "a yes to it does not mean a good response",
                 "word it so that a good response gets a yes",
             )
@@ -390,19 +517,15 @@ def _asks_yes_or_no(text: str) -> bool:
 def _ruscarl(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
         if abs(one.weight) > MAX_POINTS:
-            yield _error("ruscarl-points", one, f"it has {one.weight:g} points", "give it -10 to 10")
+            yield _finding("ruscarl-points", one.id, f"it has {one.weight:g} points", "give it -10 to 10")
     if not any(one.weight > 0 for one in criteria):
-        yield Finding("ruscarl-positive", "error", None, "no points are positive", "add what a good response has")
+        yield _finding("ruscarl-positive", None, "no points are positive", "add what a good response has")
 
 
-def _check_count(code: str, criteria: Sequence[Criterion], minimum: int, maximum: int) -> Iterator[Finding]:
+def _check_count(code: FindingCode, criteria: Sequence[Criterion], minimum: int, maximum: int) -> Iterator[Finding]:
     if not minimum <= len(criteria) <= maximum:
         advice = "merge or drop the least important" if len(criteria) > maximum else "add what else a good response has"
-        yield Finding(code, "error", None, f"it has {len(criteria)} criteria, not {minimum} to {maximum}", advice)
-
-
-def _error(code: str, criterion: Criterion, problem: str, advice: str) -> Finding:
-    return Finding(code, "error", criterion.id, problem, advice)
+        yield _finding(code, None, f"it has {len(criteria)} criteria, not {minimum} to {maximum}", advice)
 
 
 _CHECKS: Final[dict[System, Callable[[Sequence[Criterion]], Iterator[Finding]]]] = {

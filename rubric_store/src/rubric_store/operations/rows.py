@@ -18,7 +18,8 @@ ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
 
 
 MAX_ATTEMPTS = 5
-"""How often a chunk is attempted before it fails; attempts that could not reach the service do not count."""
+"""How often a chunk is attempted before it fails; attempts that could not reach the service do not count. With pauses
+of 15 seconds in all, they outlast an engine's restart; a chunk that kills its worker stops after this many."""
 
 
 class ChunkRef(NamedTuple):

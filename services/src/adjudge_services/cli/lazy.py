@@ -162,12 +162,12 @@ def _reporting_errors(function: Callable[..., None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except SettingsError as error:
-            exit_with_error(str(error))
+            exit_with_error(str(error), error=error)
         except Exception as error:  # those that are not described are raised again
             description = None if serves else describe_error(error)
             if description is None:
                 raise
-            exit_with_error(description)
+            exit_with_error(description, error=error)
 
     return command
 

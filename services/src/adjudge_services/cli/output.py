@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.options import STDIN
+from trainer_client.documentation import error_url
 
 _PIPED_WIDTH = 180
 """Columns of a table if the output is not a terminal; wide enough not to break names."""
@@ -106,10 +107,24 @@ def warn(message: str) -> None:
     err.print(f"[yellow]warning:[/] {escape(message)}")
 
 
-def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
-    """Print an error on standard error and exit."""
+def exit_with_error(message: str, *, code: int = 1, error: Exception | None = None) -> NoReturn:
+    """Print an error on standard error, and where the documentation explains it, and exit.
+
+    Args:
+        message: what is wrong, where, and what to do.
+        code: the exit status.
+        error: the exception behind it. Without one, the documentation of the exit status is named.
+    """
     err.print(f"[bold red]error:[/] {escape(message)}")
+    err.print(f"[dim]see {escape(reference_of(error, code))}[/]")
     raise typer.Exit(code)
+
+
+def reference_of(error: Exception | None, code: int = 1) -> str:
+    """Return the address of the documentation about an error, or else about the exit status."""
+    own = getattr(error, "code", None)
+    section = own if isinstance(own, str) else f"exit-status-{code}"
+    return getattr(error, "documentation_url", None) or error_url(section)
 
 
 def describe_error(error: Exception) -> str | None:

@@ -48,7 +48,8 @@ API_KEY_VARIABLE = "ADJUDGE_API_KEY"
 URL_VARIABLE = "ADJUDGE_URL"
 
 ANSWER_MARGIN_S = 15.0
-"""Seconds that the client waits for an answer beyond the deadline of judging."""
+"""Seconds that the client waits for an answer beyond the deadline of judging. If it is lower, answers that were judged
+in time get lost on the way, and the client asks for them again."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10

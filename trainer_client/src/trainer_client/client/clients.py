@@ -50,8 +50,11 @@ class AsyncClient(
         run: the training run under which requests are recorded.
         timeout_s: seconds to wait for an answer. For judging requests, at least their deadline plus a margin.
         retries: how often a request is retried if the connection fails, the service is overloaded, or its problem is
-            retryable. All requests are safe to repeat: nothing is judged or published twice.
-        retry_budget_s: no retry starts later than this many seconds after the first attempt.
+            retryable. All requests are safe to repeat: nothing is judged or published twice. The pauses are up to
+            7.5 seconds in all, plus those that `Retry-After` asks for. With fewer, a restart of the service causes an
+            error.
+        retry_budget_s: no retry starts later than this many seconds after the first attempt. With more, a trainer
+            hangs when it should fail.
         headers: headers for every request; an `Authorization` header replaces that of the key.
         api_key: the API key (`adj_…`), if the service needs one. Defaults to the environment variable ADJUDGE_API_KEY;
             pass an empty string for no key.

@@ -42,10 +42,14 @@ from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import GroupRewards, RewardAnswer
 
 INITIAL_BACKOFF_S = 0.5
+"""The pause doubles with each attempt and is multiplied by a random share, so that clients do not retry all at the
+same time."""
+
 MAX_BACKOFF_S = 5.0
 """The maximum backoff; it is short, so that clients return soon after a service that was away for a minute."""
 
 MAX_WAIT_S = 30.0
+"""Upper limit of a pause, whatever `Retry-After` says."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,12 @@ class RetryState:
 
 
 KEEPALIVE_IDLE_S = 15
-"""Seconds without data after which the operating system probes the other host."""
+"""Seconds without data after which the operating system probes the other host. Without probes, a trainer waits its
+whole deadline for a host that lost power, a worker ten minutes, and a judge two minutes for its endpoint."""
 
 PROBE_INTERVAL_S = 5
+"""Time between probes. Three probes without an answer close the connection."""
+
 PROBE_COUNT = 3
 
 DEAD_PEER_TIMEOUT_S = KEEPALIVE_IDLE_S + PROBE_COUNT * PROBE_INTERVAL_S

@@ -218,7 +218,8 @@ class StepReader:
 
 MAX_MEASURES = 100
 END_WAIT_S = 10.0
-"""How long the end of training waits for the last reports, in seconds."""
+"""The end of training waits this long for the last reports of measures. If it is lower, the last step may lack
+them."""
 
 
 class MeasureReporter:

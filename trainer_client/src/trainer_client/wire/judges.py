@@ -10,7 +10,9 @@ RestingState = Literal["awake", "asleep"]
 SleepState = Literal["awake", "falling_asleep", "asleep", "waking"]
 
 LEASE_S = 600.0
-"""How long a lease holds by default, in seconds: longer than a training step takes, short enough to wait out."""
+"""How long a lease holds by default, in seconds: longer than a training step takes, short enough to wait out. If it is
+shorter than a training step, the judge wakes while the trainer uses the memory; if it is longer, a dead trainer keeps
+the judge asleep for longer."""
 
 MAX_LEASE_S = 86_400.0
 """The longest lease, a day: whoever needs more renews it."""

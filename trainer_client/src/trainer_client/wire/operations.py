@@ -46,7 +46,7 @@ TERMINAL_STATES: frozenset[OperationState] = frozenset({"done", "failed", "cance
 MAX_INPUTS = 100_000
 
 CHUNK_DEADLINE_S = 600.0
-"""The default deadline for judging one chunk of an operation, in seconds."""
+"""The default deadline for judging one chunk of an operation, in seconds. Bulk work waits behind training."""
 
 
 def _parse_jsonl(given: Any) -> Any:

@@ -2,7 +2,7 @@
 
 An option is a field of `RewardOptions`, `JudgingOptions` or `ComparisonOptions`, or a field of the request itself that
 is marked as an `Option`. Its type, bounds, default and description are declared there and nowhere else: keywords of the
-client, options of the command line, the OpenAPI document and the table in `docs/scoring.md` are made from it.
+client, options of the command line, the OpenAPI document and `docs/reference/request-options.md` are made from it.
 """
 
 import re

@@ -7,8 +7,9 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag
+from pydantic import BaseModel, Field, Tag
 
+from trainer_client.documentation import error_url
 from trainer_client.wire.base import MAX_ERRORS, AnswerModel
 
 ProblemType = Literal[
@@ -47,6 +48,14 @@ class FieldError(AnswerModel):
     message: str
 
 
+_TYPES = "urn:adjudge:"
+
+
+def _documentation_url(given: Mapping[str, Any]) -> str | None:
+    kind = given.get("type", "")
+    return error_url(kind.removeprefix(_TYPES)) if kind.startswith(_TYPES) else None
+
+
 class Problem(AnswerModel):
     """An RFC 9457 problem document.
 
@@ -58,6 +67,7 @@ class Problem(AnswerModel):
         retryable: whether the same request may succeed later.
         errors: the invalid fields of the request.
         current_version: the version that an alias points to, if another request moved it.
+        documentation_url: the address of the documentation about this type of problem: when it occurs, and what to do.
     """
 
     type: str
@@ -68,6 +78,7 @@ class Problem(AnswerModel):
     retryable: bool
     errors: tuple[FieldError, ...] = ()
     current_version: int | None = None
+    documentation_url: str | None = Field(default_factory=_documentation_url)
 
 
 def field_errors(errors: Iterable[Mapping[str, Any]], message: Any = None) -> tuple[FieldError, ...]:

@@ -4,10 +4,12 @@ The request holds groups of responses, the rubric to judge them by, and how verd
 the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from trainer_client.documentation import Meaning
 from trainer_client.modes import MODES, JudgingProtocol, RewardMode, UsedProtocol
 from trainer_client.wire.base import (
     LIMIT_ERRORS,
@@ -146,7 +148,8 @@ class RewardOptions(RequestModel):
             formula.
         weighting: the weights of the criteria: `declared` for those of the rubric; `contrast` to shift weight, within
             each category, to the criteria that tell the responses of a group apart. The category of a criterion is its
-            first tag. After POW3R (arXiv 2605.20164); docs/scoring.md has the formula. Only for the modes in `WEIGHED`.
+            first tag. After POW3R (arXiv 2605.20164); docs/reference/modes.md has the formula. Only for the modes in
+            `WEIGHED`.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -370,6 +373,40 @@ class RewardRequest(JudgingRequest):
 
 
 FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input", "decoy"]
+
+FAILURE_MEANINGS: Final[Mapping[FailureKind, Meaning]] = {
+    "parse": Meaning(
+        "The judge's output could not be read as an answer. For a program, the text or the expected answer could not "
+        "be read.",
+        "Use another judge model, or fewer `criteria_per_call`. For a program, correct the `expected` answer.",
+    ),
+    "timeout": Meaning(
+        "The verdict was not ready by the request's deadline. Or a check exceeded its 5 CPU seconds, or an endpoint "
+        "sent nothing for its `?timeout_s=`.",
+        "Use a longer `deadline_s`, or send fewer responses at once. For a check, use another pattern or formula.",
+    ),
+    "engine": Meaning(
+        "The engine gave no answer in two attempts. An endpoint withheld it (content filter, refusal, tool call), "
+        "broke it off, or has no quota left. For a program, its process died.",
+        "Look at the server's log, and try the engine with `adjudge doctor URL`.",
+    ),
+    "overloaded": Meaning(
+        "An endpoint of the OpenAI API refused the call under load, twice.",
+        "Lower the engine's `?concurrency=`, or use a larger endpoint.",
+    ),
+    "truncated_input": Meaning(
+        "The texts are longer than the judge can read: the prompt and the tokens reserved for the judge's output "
+        "exceed its context.",
+        "Set `judging.truncate` or `judging.passages`, or raise the engine's `?context=`.",
+    ),
+    "decoy": Meaning(
+        "The judge said that the response meets a decoy criterion, and the request has such responses fail "
+        "(`judging.on_decoy`).",
+        "Read the response. It deceives the judge, or the judge is too weak.",
+    ),
+}
+"""What each kind of failure means, and what helps."""
+
 ResponseStatus = Literal["scored", "partial", "unscored"]
 VerdictStatus = Literal["ok", "failed", "uncertain", "left_out"]
 

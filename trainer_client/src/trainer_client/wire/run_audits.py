@@ -1,9 +1,11 @@
 """`GET /v1/runs/{run}/audit`: whether a run's reward rose where other judges, another rubric or people see no rise."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import Field
 
+from trainer_client.documentation import Meaning
 from trainer_client.wire.base import AnswerModel, is_missing
 
 MAX_AGAINST = 5
@@ -12,6 +14,50 @@ MAX_AGAINST = 5
 AuditReading = Literal["rose_alone", "rose_more", "together", "too_few"]
 """What a comparison says: the run's figure rose and the other's did not, it rose more than the other's, neither is
 shown, or there is too little to tell. The other's did not rise if it may be 0 and is less than half of the run's."""
+
+AUDIT_FINDINGS: Final[Mapping[str, Meaning]] = {
+    "rose_alone": Meaning(
+        "The reward, or the share of responses credited for a criterion, rose in the run, and not in the other view of "
+        "the same responses. The other's rise may be 0, and is less than half of the run's. The table shows `alone`.",
+        "This is a sign of gaming. Read the examples: late responses that only the run's judge credits.",
+    ),
+    "rose_more": Meaning(
+        "It rose more in the run than in the other view of the same responses. The table shows `more`.",
+        "Perhaps some gaming beside real progress, perhaps a judge that distinguishes less. Read the examples.",
+    ),
+    "together": Meaning(
+        "Neither is shown: the two rise alike, or not at all.",
+        "Nothing. It does not prove that all is well, since judges of one family share blind spots.",
+    ),
+    "too_few": Meaning(
+        "One of the parts has fewer than 10 prompts, so there are no intervals.",
+        "Compare more steps, or label more verdicts.",
+    ),
+    "newly_credited": Meaning(
+        "Of what late responses are credited for, and no early response to the same prompt, the share that all other "
+        "judges reject: the exploitation rate of arXiv 2605.12474.",
+        "Read the examples if it is high.",
+    ),
+    "saturated": Meaning(
+        "More than 98% or less than 2% of late responses are credited for the criterion, by Wilson's interval. It "
+        "takes some 190 prompts to show.",
+        "Replace it by a harder criterion, or use `dropout.saturated`.",
+    ),
+    "never_needed": Meaning(
+        "The criterion distinguishes the responses to a prompt in less than 2% of groups.",
+        "It teaches the policy nothing: reword it or drop it.",
+    ),
+    "contradictory": Meaning(
+        "Being credited for one criterion and for the other correlates below -0.1 (phi).",
+        "Check whether one response can meet both, and reword one of them.",
+    ),
+    "self_internalization_gap": Meaning(
+        "What the trainer reports of the policy's own probabilities, early and late, and in which step it was highest. "
+        "With a weak judge it is highest in the middle of training and then falls, while the rewards go on rising.",
+        "If it falls while the reward rises, compare with a stronger judge.",
+    ),
+}
+"""What `GET /v1/runs/{run}/audit` may find, by the reading or the field that says it."""
 
 AuditAnswer = Literal["signs", "perhaps", "no_signs", "unknown"]
 """Whether a rubric seems to be gamed: a figure rose alone, a figure rose more, neither is shown, or there is nothing to

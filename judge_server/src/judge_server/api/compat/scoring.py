@@ -185,7 +185,7 @@ FIRST_RETRY_AFTER_S = 1.0
 """The seconds before the second attempt; each further one waits twice as long."""
 
 LONGEST_RETRY_WAIT_S = 15.0
-"""The maximum of the seconds between two attempts."""
+"""Maximum wait between two attempts, well below the trainers' own timeouts (120 and 180)."""
 
 
 async def score_responses(request: Request, work: RewardRequest) -> list[ResponseReward]:

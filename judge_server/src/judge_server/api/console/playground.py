@@ -320,7 +320,8 @@ log = logging.getLogger("adjudge")
 router = PageRouter()
 
 REFUSAL_WAIT_S = 0.5
-"""How long a page waits for a refusal before it begins, so that a refused request has the status of its error."""
+"""How long the playground waits for a refusal before its page begins, so that a refused request has the status of its
+error. A later refusal is shown on the page."""
 
 _SUGGESTED_RUBRICS = 100
 

@@ -54,15 +54,9 @@ from rubric_store.ledger.rows import (
 )
 from trainer_client.wire.ledger import EXPORT_KINDS, CriterionFigures, ExportSummary, JudgingRules, RunReport
 from trainer_client.wire.monitors import MonitorFinding
+from trainer_client.wire.rewards import FAILURE_MEANINGS
 
-FAILURE_MEANINGS: dict[str, str] = {
-    "parse": "the judge's output could not be read as an answer",
-    "timeout": "the verdict was not ready by the request's deadline",
-    "engine": "the engine, or the program that verifies, failed",
-    "overloaded": "the endpoint refused the call because it had too much to do",
-    "truncated_input": "the texts are longer than the judge can read",
-    "decoy": "the judge said that the response meets a decoy criterion, and the request has such responses fail",
-}
+_FAILURES: dict[str, str] = {kind: " ".join(meaning) for kind, meaning in FAILURE_MEANINGS.items()}
 
 HEAT_LEVELS = 10
 
@@ -397,7 +391,7 @@ class RunView:
         found = []
         for kind in self._kinds:
             counts = [float(bucket.failures.get(kind, 0)) for bucket in self.steps]
-            found.append(_curve_row(kind, FAILURE_MEANINGS, counts, sum(counts)))
+            found.append(_curve_row(kind, _FAILURES, counts, sum(counts)))
         return tuple(sorted(found, key=lambda row: -row.value))
 
     @property

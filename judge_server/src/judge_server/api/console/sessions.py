@@ -32,7 +32,8 @@ from judge_server.errors import Forbidden, NotReady, ServiceError, Unauthorized
 from judge_server.observability.logs import bind_log_context
 
 SESSION_LIFETIME_S = 43_200.0
-"""The seconds after which one has to sign in again."""
+"""Lifetime of a session of the console: a working day. A longer one leaves browsers signed in overnight; a shorter one
+asks for the key again in the middle of the work."""
 
 SESSION_COOKIE = "adjudge_session"
 FORM_COOKIE = "adjudge_form"

@@ -13,19 +13,16 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from judge_server.api.http.responses import ClientDisconnected, add_headers, client_closed_response
-from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError, invalid_request
 from judge_server.observability.logs import describe_error
-from trainer_client.wire import FieldError, Problem, ProblemType
+from trainer_client.wire import FieldError, Problem
 from trainer_client.wire.problems import field_errors
 
 log = logging.getLogger("adjudge")
 
 PartT = TypeVar("PartT")
 
-_FRAMEWORK_TYPES: dict[int, ProblemType] = {
-    404: "urn:adjudge:not-found",
-    405: "urn:adjudge:method-not-allowed",
-}
+_FRAMEWORK_ERRORS: dict[int, type[ServiceError]] = {404: NotFound, 405: MethodNotAllowed}
 
 
 _PARAMETER = re.compile(r"{\w+}")
@@ -84,7 +81,7 @@ def install_problem_handlers(app: FastAPI) -> None:
             unreadable = FieldError(field="", message="the body cannot be read as JSON")
             return problem_response(invalid_request((unreadable,)), request.state.request_id)
         problem = Problem(
-            type=_FRAMEWORK_TYPES.get(error.status_code, "urn:adjudge:invalid-request"),
+            type=_FRAMEWORK_ERRORS.get(error.status_code, InvalidRequest).type,
             title=str(error.detail),
             status=error.status_code,
             detail=f"{request.method} {request.url.path}: {error.detail}. GET /docs lists the routes.",

@@ -216,7 +216,13 @@ def _answering() -> Iterator[None]:
 
 
 class LlamaCppOptions(UrlOptions):
-    """The options of a `llamacpp://` URL."""
+    """The options of a `llamacpp://` URL.
+
+    Attributes:
+        context: tokens of a prompt and its answer; limited by the context that the model was trained for.
+        threads: threads that compute; by default all cores.
+        lora: the GGUF file of a LoRA adapter that every call uses.
+    """
 
     context: PositiveInt = 8192
     threads: PositiveInt | None = None

@@ -19,6 +19,8 @@ from judge_server.models import ModelError, check_installed, model_path, models_
 from judge_server.models.probes import asks_of
 
 START_TIMEOUT_S = 180.0
+"""Time to load a file of several gigabytes from a slow disk."""
+
 _KEPT_OUTPUT = 4096
 _MAX_OPTIONS = 255
 """The most options that any decision model takes; llama.cpp refuses what is too many for the loaded one."""

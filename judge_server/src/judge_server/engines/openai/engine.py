@@ -55,7 +55,17 @@ CONSTRAINTS = ("response_format", "structured_outputs")
 
 
 class EndpointOptions(UrlOptions):
-    """The options of an `openai+http://` URL."""
+    """The options of an `openai+http://` URL.
+
+    Attributes:
+        context: tokens of a prompt and its answer; by default what the server reports, else 8192.
+        model: the model's name on the server; required if the server has several.
+        concurrency: calls at a time; by default 16, or 1 at a llama.cpp server.
+        timeout_s: a call fails if the server sends nothing for this many seconds.
+        images: `true` for a model that takes images.
+        sleep: the level at which the server may sleep, 1 or 2; by default it never does. Only for a server that nobody
+            else uses.
+    """
 
     context: PositiveInt | None = None
     model: str | None = None

@@ -42,7 +42,11 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 """The most bytes read of an answer; no verdict needs more."""
 
 MAX_RETRY_AFTER_S = 3600.0
+"""Upper limit of what Adjudge accepts as an endpoint's `Retry-After`."""
+
 CONNECT_TIMEOUT_S = 10.0
+"""Timeout to connect to an endpoint."""
+
 _IDLE_S = 2.0
 """How long an idle connection is kept. Servers drop theirs after five seconds, so the client must be first."""
 

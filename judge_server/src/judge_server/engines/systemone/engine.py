@@ -237,7 +237,17 @@ def _with_tokens(
 
 
 class DecisionOptions(UrlOptions):
-    """The options of a `systemone+http://` URL."""
+    """The options of a `systemone+http://` URL.
+
+    Attributes:
+        context: tokens of the state and one question together; by default the server's, or 8192.
+        model: the model's name on the server; required if the server has several.
+        concurrency: requests at a time; by default 16, or 1 on llama.cpp.
+        timeout_s: seconds that the server may send nothing.
+        questions: questions in a request.
+        options: options of a question. llama.cpp takes up to 52, hosted models up to 255.
+        request_tokens: estimated tokens of a request.
+    """
 
     context: PositiveInt | None = None
     model: str | None = None

@@ -159,21 +159,21 @@ class VllmSettings(UrlOptions):
     """Settings of an engine, by their names in a `vllm://` URL; None leaves the choice to vLLM.
 
     Attributes:
-        context: the longest prompt with its answer, in tokens; None for the model's own limit.
-        gpu_memory: the share of the device's memory that vLLM may take.
-        dtype: the type the model computes in.
-        eager: start without compiling the model.
+        context: tokens of a prompt and its answer; by default the model's own limit.
+        gpu_memory: the share of the device's memory that vLLM may take, above 0 and at most 1.
+        dtype: the type the model computes in: `auto`, `bfloat16`, `float16` or `float32`.
+        eager: `1` starts without compiling the model: faster to start, and slower to run.
         tensor_parallel: how many GPUs share the model.
-        concurrency: how many batches may be in flight.
-        revision: the branch, tag or commit of a model on the hub; None for its main branch.
-        quantization: how vLLM quantizes the weights, such as `fp8` or `awq`; None for what the model says.
-        kv_cache_dtype: the type that keys and values are stored in, such as `fp8`; None for that of the model.
+        concurrency: how many responses are at the engine at a time.
+        revision: the branch, tag or commit of a model on the hub; by default its main branch.
+        quantization: how vLLM quantizes the weights, such as `fp8` or `awq`; by default what the model says.
+        kv_cache_dtype: the type that keys and values are stored in, such as `fp8`; by default that of the model.
         max_num_seqs: how many calls vLLM works on at a time.
         data_parallel: how many copies of the model share the calls, each on GPUs of its own.
         lora: the folder of a LoRA adapter that all calls use.
         sleep: the level at which the model may be put to sleep: 1 keeps its weights in main memory, 2 reads them
-            again; None if it never is. Only on GPUs.
-        arguments: other engine arguments of vLLM, by name, as they are written.
+            again; by default it never is. Only on GPUs.
+        arguments: any other engine argument of vLLM, as JSON or text: `arg.swap_space=8`.
     """
 
     context: PositiveInt | None = None

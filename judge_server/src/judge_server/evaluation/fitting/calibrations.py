@@ -82,7 +82,9 @@ class NotEnoughLabelsError(ValueError):
 
 
 class MissingExtraError(ImportError):
-    """scikit-learn is not installed."""
+    """scikit-learn is not installed; the message says how to install it."""
+
+    code = "missing-extra"
 
 
 def best_method(labels: int) -> Method:

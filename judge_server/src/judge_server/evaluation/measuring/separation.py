@@ -5,12 +5,13 @@ Pure functions of judged responses whose quality is known.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from judge_server.intervals import wilson
+from trainer_client.documentation import Meaning
 from trainer_client.wire import Criterion, ResponseReward
 
 MAX_SUMMARY_CRITERIA = 200
@@ -59,6 +60,31 @@ class CriterionSeparation:
         """What the difference says."""
         return read_difference(self.difference, self.interval)
 
+
+READINGS: Final[Mapping[str, Meaning]] = {
+    "tells them apart": Meaning(
+        "Good responses have a clearly higher score on the criterion than bad ones: by at least 0.1.",
+        "Keep the criterion.",
+    ),
+    "points the wrong way": Meaning(
+        "Bad responses have a clearly higher score on the criterion than good ones.",
+        "Reword the criterion, or drop it. Check the sign of its weight.",
+    ),
+    "says the same of both": Meaning(
+        "The scores of good and bad responses differ by less than 0.1. All these responses may have what it asks for, "
+        "or lack it.",
+        "Keep it if your policy's responses differ in it. Otherwise reword or drop it.",
+    ),
+    "too few verdicts to tell": Meaning(
+        "The 95% interval of the difference contains 0.",
+        "Give more labelled responses.",
+    ),
+    "not judged on both sides": Meaning(
+        "No good response, or no bad one, has a verdict on the criterion.",
+        "See which verdicts failed and why.",
+    ),
+}
+"""What `read_difference` says of a criterion, and what to do about it."""
 
 USEFUL_FROM = 0.1
 """Below this difference a criterion is shown as saying the same of both; a visual aid, not a test."""

@@ -31,10 +31,12 @@ MAX_WAITING = 200
 """The most requests whose samples may wait for the gold judge."""
 
 GOLD_DEADLINE_S = 600.0
-"""The seconds that the gold judge has for the samples of one request."""
+"""The seconds that the gold judge has for the samples of one request. Nothing waits for it; a slow one drops samples
+once 200 requests wait."""
 
 GOLD_DRAIN_S = 4.0
-"""The seconds that a process which ends gives the gold judge for what still waits."""
+"""The seconds that a process which ends gives the gold judge for what still waits. What is left then counts as
+dropped. A supervisor waits for it, as for the ledger."""
 
 Outcome = Literal["judged", "dropped", "failed"]
 

@@ -16,13 +16,16 @@ from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 log = logging.getLogger("adjudge")
 
 FINDINGS_TTL_S = 60.0
-"""The seconds for which the findings are cached."""
+"""Interval between looks of the monitors at the active runs for `/metrics`, however many clients read it. A look takes
+some tens of milliseconds for each run."""
 
 FINDINGS_TIMEOUT_S = 5.0
-"""The seconds to wait for the ledger; after that the page omits the findings."""
+"""The seconds to wait for the ledger; after that the page omits the findings. If it is longer than Prometheus waits
+(10), all metrics are missing while the database hangs."""
 
 ACTIVE_S = 3600.0
-"""The seconds since its last request for which a run is monitored on the metrics page."""
+"""The seconds since its last request for which a run is monitored on the metrics page. If it is shorter, alerts end
+while a trainer saves a checkpoint or evaluates."""
 
 MAX_RUNS = 20
 """The most runs of a project that the metrics page monitors."""

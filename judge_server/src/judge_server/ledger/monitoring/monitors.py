@@ -195,7 +195,14 @@ def bucketed(series: Sequence[Point]) -> list[Point]:
 
 
 def shadow_divergence(history: RunHistory) -> Iterator[MonitorFinding]:
-    """The reward rises while a shadow criterion falls: the policy earns reward for something else than was meant."""
+    """The reward rises while a shadow criterion falls: the policy earns reward for something else than was meant.
+
+    Severity: critical. It fires if both have a trend of `z` (4) standard errors and of at least `min_change` (0.05).
+    It needs a shadow criterion.
+
+    What to do: stop the run, and read the best-rewarded responses of the last steps. The policy probably games a
+    rewarded criterion.
+    """
     limits = history.thresholds
     rewards = history.trends(history.rewards)
     for name, rows in history.named("shadow"):
@@ -223,7 +230,14 @@ def shadow_divergence(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def gold_drift(history: RunHistory) -> Iterator[MonitorFinding]:
-    """The judge's rewards rise away from those of the gold judge."""
+    """The judge's rewards rise away from those of the gold judge.
+
+    Severity: critical. It fires if the judge's reward minus the gold judge's has a trend of `z` (4) standard errors
+    and of at least `min_change` (0.05). It needs a gold judge.
+
+    What to do: stop the run, and compare both judges' verdicts on the sampled responses, under the run's name with
+    `/gold`.
+    """
     limits = history.thresholds
     rows = history.by_signal.get(("gold", ""), ())
     series = [Point(row.step, (row.x - row.y) / row.pairs, row.pairs) for row in rows]
@@ -248,7 +262,13 @@ def gold_drift(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def saturated_criterion(history: RunHistory) -> Iterator[MonitorFinding]:
-    """All responses of the last groups meet a criterion, or none does, so that it tells responses apart no more."""
+    """All responses of the last groups meet a criterion, or none does, so that it tells responses apart no more.
+
+    Severity: info. It looks at the last `saturated_groups` (128) groups.
+
+    What to do: if all meet it, replace it by a harder criterion, or save its judge calls with `dropout.saturated`. If
+    none does, check its wording with `adjudge rubrics discriminate`.
+    """
     needed = history.thresholds.saturated_groups
     for name, rows in history.named("criterion"):
         for met in (True, False):
@@ -274,7 +294,13 @@ def saturated_criterion(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def length_bias(history: RunHistory) -> Iterator[MonitorFinding]:
-    """Longer responses of a group get more reward, and responses grow."""
+    """Longer responses of a group get more reward, and responses grow.
+
+    Severity: warning. It fires if reward and length correlate within groups by at least `min_length_correlation`
+    (0.3), by the lower end of its interval, and the mean length has a trend of at least `min_length_growth` (10%).
+
+    What to do: read the longest responses. Set a length penalty, or make the criteria ask for brevity.
+    """
     limits = history.thresholds
     for unit, rows in history.named("length"):
         lengths = [Point(row.step, row.y / row.pairs, row.pairs) for row in rows]
@@ -301,7 +327,13 @@ def length_bias(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def unscored(history: RunHistory) -> Iterator[MonitorFinding]:
-    """Many responses get no reward, so the policy is trained on a selection of them."""
+    """Many responses get no reward, so the policy is trained on a selection of them.
+
+    Severity: warning; critical from four times the limit. It fires if more than `max_unscored` (5%) of the responses
+    of the last `recent_steps` (5) steps have no reward, by the lower end of the interval.
+
+    What to do: see which verdicts fail and why, with `adjudge runs show` and the runbook of failed verdicts.
+    """
     limits = history.thresholds
     recent = history.run.steps[-limits.recent_steps :]
     count = sum(step.responses for step in recent)
@@ -326,12 +358,24 @@ def unscored(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def duplicates(history: RunHistory) -> Iterator[MonitorFinding]:
-    """More and more responses are the same for different prompts."""
+    """More and more responses are the same for different prompts.
+
+    Severity: warning. It fires if the share of such responses rises by at least 0.2. It needs responses to several
+    prompts in one request.
+
+    What to do: read some responses to different prompts. Find out what they repeat, and which criterion rewards it.
+    """
     yield from _overlap(history, "duplicates", lambda row: row.x, "repeat those to other prompts")
 
 
 def templates(history: RunHistory) -> Iterator[MonitorFinding]:
-    """More and more responses share half of their text with responses to other prompts."""
+    """More and more responses share half of their text with responses to other prompts.
+
+    Severity: warning. It fires if the share of such responses rises by at least 0.2. It needs responses to several
+    prompts in one request.
+
+    What to do: read some responses to different prompts. Find out what they repeat, and which criterion rewards it.
+    """
     yield from _overlap(history, "templates", lambda row: row.y, "share half of their text with those to other prompts")
 
 
@@ -356,7 +400,13 @@ def _overlap(
 
 
 def member_disagreement(history: RunHistory) -> Iterator[MonitorFinding]:
-    """The judges of a cascade or panel disagree more and more often, so that responses probably deceive one of them."""
+    """The judges of a cascade or panel disagree more and more often, so that responses probably deceive one of them.
+
+    Severity: warning. It fires if the share of disagreements, of the verdicts that several judges gave, rises by at
+    least `min_change` (0.05). It needs a cascade or panel.
+
+    What to do: read verdicts on which members differ. Find out which of the judges the responses deceive.
+    """
     limits = history.thresholds
     rows = [row for row in history.by_signal.get(("members", ""), ()) if row.x]
     for found, window in history.trends([Point(row.step, row.y / row.x, row.x) for row in rows]).values():
@@ -391,7 +441,13 @@ def _most_disputed(history: RunHistory, first_step: int) -> str | None:
 
 
 def control_changed(history: RunHistory) -> Iterator[MonitorFinding]:
-    """The judge gives another verdict on the control set than before, although its fingerprint is the same."""
+    """The judge gives another verdict on the control set than before, although its fingerprint is the same.
+
+    Severity: warning; critical above 5% of the verdicts. It needs a control set.
+
+    What to do: the judge is not deterministic, or its engine or weights changed unnoticed. Do not compare rewards
+    before and after.
+    """
     rounds = _control_rounds(history.run.control)
     if not rounds:
         return
@@ -421,7 +477,13 @@ def control_changed(history: RunHistory) -> Iterator[MonitorFinding]:
 
 
 def control_fingerprint(history: RunHistory) -> Iterator[MonitorFinding]:
-    """The control set was judged by a judge with another fingerprint than before."""
+    """The control set was judged by a judge with another fingerprint than before.
+
+    Severity: info; warning if verdicts differ. It needs a control set.
+
+    What to do: if the change was meant, judge the run's next steps apart. `adjudge judges compare` says how rewards
+    move.
+    """
     rounds = _control_rounds(history.run.control)
     before = [one for one in rounds if rounds and one[0] != rounds[-1][0]]
     if not before:

@@ -53,6 +53,8 @@ CHUNK_RESPONSES = 32
 """The responses per chunk: a few seconds of judging, so that little is lost with a worker. Groups are not split."""
 
 LOG_INTERVAL_S = 60.0
+"""Interval of a worker's log lines that say why it gets no answer: often enough to notice, without a line for each
+waiting chunk."""
 
 _PROXY_STATUSES = frozenset({429, 502, 503, 504})
 """The statuses of a proxy between worker and service while the service cannot be reached."""

@@ -22,6 +22,7 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.audit import audit_run
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
+    from trainer_client.documentation import findings_url
     from trainer_client.wire.run_audits import (
         AuditAnswer,
         AuditComparison,
@@ -78,6 +79,7 @@ def audit(
         out.print(line)
     for note in report.notes:
         out.print(f"[dim]{escape(note)}[/]")
+    out.print(f"[dim]what these mean: {findings_url('audit-of-a-run')}[/]", soft_wrap=True)
 
 
 def trends_table(report: RunAudit) -> Table:

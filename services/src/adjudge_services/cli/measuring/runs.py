@@ -37,6 +37,7 @@ if not OPTIONS_ONLY:
     from rubric_store import SQLLedger
     from rubric_store.ledger.rows import RunRange, RunReportQuery
     from trainer_client import AsyncClient
+    from trainer_client.documentation import findings_url
     from trainer_client.errors import NotFound
     from trainer_client.wire.ledger import CorrectedRates, RunReport, RunStep, RunSummary
     from trainer_client.wire.monitors import Interval, MonitorReport, Severity
@@ -382,6 +383,7 @@ def monitor_view(report: MonitorReport) -> Group:
                 _MARKS[one.severity], one.monitor, _step(one.began), escape(one.message), escape(one.action)
             )
         parts.append(findings)
+        parts.append(f"[dim]what each means: {findings_url()}[/]")
     if report.gold:
         gold = Table("steps", "responses", "reward minus gold reward", "same verdicts", title="gold judge")
         for row in report.gold:

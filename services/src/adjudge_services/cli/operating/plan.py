@@ -61,7 +61,7 @@ MEASURED_CALLS = 24
 """How many calls the rates of an engine are fitted to, if the sample has as many."""
 
 CHECK_DEADLINE_S = 3600.0
-"""The seconds that judging the sample for `--check` may take."""
+"""The seconds that judging the sample for `--check` may take. Calls after it fail, and the comparison is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def publish(
                 {**(lineage.model_dump(exclude_unset=True) if lineage else {}), "author": author}
             )
     except (FormatError, UnicodeDecodeError, ValueError) as error:
-        exit_with_error(f"{file_name(file)}: {error}")
+        exit_with_error(f"{file_name(file)}: {error}", error=error)
     for change in fold_problems(document.changes):
         warn(f"{file_name(file)}: changed: {change}")
     kept = {**(document.metadata or {}), **read_pairs(metadata or [])}

@@ -38,6 +38,7 @@ if not OPTIONS_ONLY:
         separation,
     )
     from trainer_client import AdjudgeError, AsyncClient
+    from trainer_client.documentation import findings_url
     from trainer_client.wire import Criterion, RubricContent
 
 _ROWS = 25
@@ -102,6 +103,7 @@ def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> N
     out.print(_criteria_table(found.criteria, several=several), width=min(out.width, _TABLE_WIDTH))
     if len(found.criteria) > _ROWS:
         out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim")
+    print_line(f"what these mean: {findings_url('good-and-bad-responses')}", style="dim")
 
 
 def _criteria_table(criteria: Sequence[CriterionSeparation], *, several: bool) -> Table:

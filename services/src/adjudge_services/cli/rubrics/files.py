@@ -48,6 +48,7 @@ if not OPTIONS_ONLY:
     )
     from rubric_store.formats.reading import check_format
     from rubric_store.lint import Finding, Severity, lint
+    from trainer_client.documentation import findings_url
     from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
 
 Result = TypeVar("Result")
@@ -385,7 +386,8 @@ def read_linted(paths: Sequence[str], format: str | None) -> list[LintedRubric]:
         try:
             read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
         except FormatError as error:
-            exit_with_error("\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems)), code=2)
+            problems = "\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems))
+            exit_with_error(problems, code=2, error=error)
         except OSError as error:
             exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
         several = len(read) > 1
@@ -422,6 +424,8 @@ def print_findings(linted: Sequence[LintedRubric], found: Sequence[tuple[str, Fi
     totals: Any = Counter(finding.severity for _, finding in found)
     counts = ", ".join(f"{totals[severity]} {severity}{'' if totals[severity] == 1 else 's'}" for severity in _COLOURS)
     print_line(f"{len(linted)} rubric{'' if len(linted) == 1 else 's'}: {counts}")
+    if found:
+        print_line(f"what each means: {findings_url()}", style="dim")
 
 
 def counts_table(found: Sequence[Finding], criteria: int) -> Table:

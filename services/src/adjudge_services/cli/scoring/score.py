@@ -48,8 +48,10 @@ if not OPTIONS_ONLY:
     )
     from adjudge_services.settings import Settings
     from judge_server.evaluation.row_files import RowFile, parse_columns
+    from trainer_client.documentation import error_url
     from trainer_client.steps import NO_STEP
     from trainer_client.wire import NEEDS_NO_RUBRIC, GroupRewards, ResponseReward, Usage, Verdict
+    from trainer_client.wire.rewards import FAILURE_MEANINGS
 
 _VERDICTS_A_LINE = 3
 _GROUP_WIDTH = 20
@@ -305,6 +307,8 @@ def summarise(results: ScoredFile, file: Path, seconds: float) -> None:
         why = ", ".join(f"{n} {kind}" for kind, n in results.unscored.most_common())
         unscored = results.unscored.total()
         err.print(f"[bold red]{unscored} of {results.responses} stayed unscored:[/] {why}")
+        for kind in results.unscored.keys() & FAILURE_MEANINGS.keys():
+            err.print(f"[dim]see {error_url(kind)}[/]")
     if results.refused_lines:
         err.print(f"[bold red]{pluralize(results.refused_lines, 'line')} not scored[/]")
 

@@ -1,0 +1,5 @@
+"""`python -m tests.docs.reference`."""
+
+from tests.docs.reference import main
+
+main()
