@@ -95,6 +95,16 @@ class ForkedProcess:
 Process = subprocess.Popen[str] | ForkedProcess
 
 
+def write_command(folder: Path) -> None:
+    """Write a command `adjudge` into a folder, for shells: it forks, and has the caller's streams and folder."""
+    real = '-c "from adjudge_services.cli.main import app; app()"'
+    shim = Path(__file__).with_name("preforked_command.py")
+    started = f"-I -S '{shim}' '{_start_parent()}'" if hasattr(os, "pidfd_open") else real
+    command = folder / "adjudge"
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' {started} \"$@\"\n", encoding="utf-8")
+    command.chmod(0o755)
+
+
 def start(
     arguments: Sequence[str], environment: Mapping[str, str], first: str = "", stderr: int | None = subprocess.PIPE
 ) -> Process:
@@ -149,35 +159,50 @@ def _fork_on_request(listener: socket.socket) -> str:
                     continue
                 connection = listener.accept()[0]
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LONGEST_REQUEST)
-                message, (stderr,), _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 1)
+                message, streams, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
                 pid = os.fork()
                 if pid == 0:
                     connection.close()
                     for descriptor, (_, other) in running.items():
                         os.close(descriptor)
                         other.close()
-                    return _prepare(json.loads(message), stderr)
-                os.close(stderr)
+                    return _prepare(json.loads(message), streams)
+                for stream in streams:
+                    os.close(stream)
                 connection.send(str(pid).encode())
                 descriptor = os.pidfd_open(pid)
                 running[descriptor] = pid, connection
                 selector.register(descriptor, selectors.EVENT_READ)
 
 
-def _prepare(request: dict[str, Any], stderr: int) -> str:
-    """Set up the forked process as if it had been started directly; return the code to run first."""
+def _prepare(request: dict[str, Any], streams: Sequence[int]) -> str:
+    """Set up the forked process as if it had been started directly; return the code to run first.
+
+    `streams` are its three standard streams, or only its standard error.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for target, source in ((0, nothing), (1, nothing), (2, stderr)):
+    standard = (nothing, nothing, *streams) if len(streams) == 1 else tuple(streams)
+    for target, source in enumerate(standard):
         os.dup2(source, target)
-    os.close(stderr)
-    os.close(nothing)
+    for stream in (nothing, *streams):
+        os.close(stream)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv[1:] = request["arguments"]
+    sys.argv[:] = ["adjudge", *request["arguments"]]
+    _widen(request["environment"].get("COLUMNS"))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     first: str = request["first"]
     return first
+
+
+def _widen(columns: str | None) -> None:
+    """Give the consoles the width of the environment, which they read when they were imported."""
+    from adjudge_services.cli import output
+
+    for console in (output.out, output.err):
+        if columns is not None:
+            console.width = int(columns)
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ It is never the default, because its answers say nothing about a response.
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import lru_cache
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -102,6 +103,86 @@ def always(satisfied: bool) -> Script:
     return script
 
 
+_CRITERION = re.compile(
+    r"^(?:Criterion: |Statement: |- |\d+\. )(?P<negative>To avoid: )?"
+    r"(?:(?:The response makes|[Tt]he response is wrong because of) this mistake: )?"
+    r"(?P<description>.+?)(?: \((?:grade|compare|at most) [^)]*\))*$",
+    re.MULTILINE,
+)
+_RESPONSE = re.compile(
+    r"^Response(?: [AB])?:\n(?P<text>.*?)"
+    r"(?=^Response B:|^Correct final answer:|^Final answer found|^The response states no final answer|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_STEP = re.compile(r"step (\d+)", re.IGNORECASE)
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+")
+_IN_MOST_CRITERIA = {"response", "answer", "final", "that", "with"}
+
+
+def by_words(batch: Batch, call: Call) -> Reply:
+    """Answer by the words of a criterion that a response has, so that examples can be followed without a model.
+
+    A criterion that names numbers is met as far as the response has these numbers, any other as far as it has the
+    words of four letters or more: yes if it has half of them. A call without criteria or responses is answered by hash.
+    """
+    texts = [found["text"] for found in _RESPONSE.finditer(batch.shared)]
+    criteria = list(_CRITERION.finditer(call.question))
+    if not texts or not criteria:
+        return by_hash(batch, call)
+    shares = [[_share(one["description"], text) for one in criteria] for text in texts]
+    overall = [
+        _mean(1 - share if one["negative"] else share for one, share in zip(criteria, of, strict=True)) for of in shares
+    ]
+    first = shares[0]
+
+    def masses(labels: Sequence[str]) -> tuple[float, ...]:
+        if len(labels) == 2:
+            share = first[0] if labels == _YES_NO else (1 + overall[0] - overall[-1]) / 2
+            yes = 0.06 + 0.9 * share
+            return yes, 1 - yes
+        best = _place(overall[0], len(labels))
+        return tuple(0.9 if i == best else 0.1 / (len(labels) - 1) for i in range(len(labels)))
+
+    def label(number: int) -> int:
+        labels = call.answer.then.labels if isinstance(call.answer, TokenChoice) and call.answer.then else ()
+        step = _step(criteria[0]["description"], texts[0])
+        return labels.index(step) if step in labels else 0
+
+    following = cycle(first)
+    words = ", ".join(_wanted(criteria[0]["description"]))
+    reason = f"Of the words {words}, the response has {first[0]:.0%}."
+    return _reply(batch, call, masses, value=lambda n: _place(next(following), n), label=label, reason=reason)
+
+
+def _wanted(description: str) -> list[str]:
+    tokens = _TOKEN.findall(description.casefold())
+    numbers = [token for token in tokens if token[0].isdigit()]
+    words = [token for token in tokens if len(token) > 3 and token not in _IN_MOST_CRITERIA]
+    return list(dict.fromkeys(numbers or words or tokens))
+
+
+def _share(description: str, text: str) -> float:
+    has = set(_TOKEN.findall(text.casefold()))
+    return _mean(float(word in has) for word in _wanted(description))
+
+
+def _step(description: str, text: str) -> str:
+    """The number of the step that has most of the words; empty if there are no steps."""
+    _, *parts = _STEP.split(text)
+    numbers, texts = parts[::2], parts[1::2]
+    return max(zip(numbers, texts, strict=True), key=lambda part: _share(description, part[1]), default=("", ""))[0]
+
+
+def _place(share: float, n: int) -> int:
+    """The place of a share in [0, 1] on a scale of n; a half is rounded up."""
+    return int(share * (n - 1) + 0.5)
+
+
+def _mean(values: Iterable[float]) -> float:
+    given = list(values)
+    return sum(given) / len(given) if given else 0.0
+
+
 class ScriptedOptions(UrlOptions):
     """The options of a `scripted://` URL."""
 
@@ -148,11 +229,11 @@ class ScriptedEngine:
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "ScriptedEngine":
-        """Create from `scripted://hash`, `scripted://yes` or `scripted://no`.
+        """Create from `scripted://hash`, `scripted://words`, `scripted://yes` or `scripted://no`.
 
         Options: `?delay_s=`, `?context=`, `?concurrency=`.
         """
-        scripts: dict[str, Script] = {"hash": by_hash, "yes": always(True), "no": always(False)}
+        scripts: dict[str, Script] = {"hash": by_hash, "words": by_words, "yes": always(True), "no": always(False)}
         if url.netloc not in scripts:
             raise ValueError(f"scripted://{url.netloc} is unknown; use scripted://{' or scripted://'.join(scripts)}")
         options = ScriptedOptions.of(url)
