@@ -11,8 +11,17 @@ from tests.docs.running import PageError, is_shown, prepared, run_page
 TASKS = [page for page in PAGES if page.parent in (ROOT / "docs/tutorials", ROOT / "docs/how-to")]
 
 
+NEEDS_TRL = "<!-- needs: trl -->"
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("page", TASKS, ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name(page), marks=[pytest.mark.trl] * (NEEDS_TRL in page.read_text(encoding="utf-8")))
+        for page in TASKS
+    ],
+)
 def test_the_code_of_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     blocks = read(page)
     if any(block.is_run for block in blocks):

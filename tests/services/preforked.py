@@ -217,7 +217,7 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         first = _fork_on_request(listener)
     exec(first, {})  # the test's own code
-    app()
+    app(prog_name="adjudge")
 
 
 if __name__ == "__main__":
