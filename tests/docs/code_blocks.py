@@ -5,8 +5,9 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -106,7 +107,7 @@ def adjudge_commands(code: str) -> Iterator[list[str]]:
         for at in names:
             rest = words[at + 1 :]
             is_first = all(re.match(r"\w+=", word) for word in words[:at])
-            if is_first or (rest and any(path[0] == rest[0] for path in commands())):
+            if is_first or (rest and any(path[0] == rest[0] for path in _known())):
                 yield rest
                 break
 
@@ -128,9 +129,14 @@ def _simple_commands(code: str) -> Iterator[list[str]]:
     yield words
 
 
+@cache
+def _known() -> Mapping[tuple[str, ...], Any]:
+    return commands()
+
+
 def command_problem(arguments: list[str]) -> str:
     """Return what is wrong with the arguments of an `adjudge` command: an unknown command, option or choice."""
-    known = commands()
+    known = _known()
     path: tuple[str, ...] = ()
     while arguments and any(one[: len(path) + 1] == (*path, arguments[0]) for one in known):
         path, arguments = (*path, arguments[0]), arguments[1:]
