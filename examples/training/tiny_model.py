@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-WORDS = "the sky grass sea is are blue green grey and deep wide".split()
+WORDS = ["the", "sky", "grass", "sea", "is", "are", "blue", "green", "grey", "and", "deep", "wide"]
 
 vocabulary = {word: number for number, word in enumerate([*WORDS, "<unknown>", "<end>", "<pad>"])}
 words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
