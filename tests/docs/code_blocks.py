@@ -1,4 +1,14 @@
-"""The code blocks of a documentation page, in order, with the HTML comments that say how they are run."""
+"""The code blocks of a documentation page, in order, with the HTML comments that say how they are run.
+
+| comment on a line of its own | what it says |
+| --- | --- |
+| `<!-- run first: COMMAND -->` | a command that is run and not shown |
+| `<!-- not run: REASON -->` | the next block is only parsed, and its commands and options are checked |
+| `<!-- file: NAME -->` | the next block is written to this file |
+| `<!-- exit status: N -->` | the next block ends with this status |
+| `<!-- not output -->` | the next `text` block is not the output of the block before it |
+| `<!-- needs: trl -->` | the page needs torch and TRL |
+"""
 
 import ast
 import json

@@ -148,23 +148,21 @@ class Session:
         script, out, err = (self._scratch / name for name in (".block.sh", ".out", ".err"))
         script.write_text(f"set -eo pipefail\n{code}\nset +e\n", encoding="utf-8")
         fd = self._writing
-        report = f"echo $? >&{fd}; pwd >&{fd}; env -0 >&{fd}; printf '\\0' >&{fd}"
+        report = f"pwd >&{fd}; env -0 >&{fd}; printf '\\0' >&{fd}"
         shell = self._shell()
         assert shell.stdin is not None
         # `set -e` ends the shell at the first command that fails, and the trap reports that
-        shell.stdin.write(
-            f"trap \"{report.replace('$', chr(92) + '$')}\" EXIT\n. '{script}' >'{out}' 2>'{err}' </dev/null\n"
-        )
-        shell.stdin.write(f"trap - EXIT\n( exit 0 ); {report}\n")
+        shell.stdin.write(f"trap \"echo \\$? >&{fd}; {report}\" EXIT\n. '{script}' >'{out}' 2>'{err}' </dev/null\n")
+        shell.stdin.write(f"trap - EXIT\necho alive >&{fd}; {report}\n")
         shell.stdin.flush()
         status, folder, variables = self._report().split(b"\n", 2)
-        if status != b"0":
+        if status != b"alive":
             shell.wait()
         pairs = (one.decode().partition("=") for one in variables.split(b"\0") if one)
         self._environment = {key: value for key, _, value in pairs}
         self._folder = Path(folder.decode())
         said, warned = (file.read_text(encoding="utf-8", errors="replace") for file in (out, err))
-        return int(status), said, warned
+        return 0 if status == b"alive" else int(status), said, warned
 
     def _report(self) -> bytes:
         said = b""

@@ -101,6 +101,8 @@ hello you
         ("```bash\nfalse\necho reached\n```\n", "status 1"),
         ("```bash\nfalse | cat\n```\n", "status 1"),
         ("```python\nraise ValueError('oh')\n```\n", "ValueError: oh"),
+        ("```bash\nexit 0\n```\n```bash\nexit 4\n```\n", "line 5: it ended with status 4"),
+        ("```bash\necho 'no end\n```\n", "unexpected EOF"),
         ("<!-- exit status: 2 -->\n```bash\ntrue\n```\n", "status 0"),
     ],
 )

@@ -268,8 +268,9 @@ async def fill(service: Service, run: DemoRun, advance: Callable[[], None]) -> l
             answer = await client.rewards(groups, RUBRIC, "weighted_mean", step=step, rationale=True)
             judged = [one for group in answer.groups for one in group.responses]
             found: dict[str, list[float]] = {"reward": [one.reward for one in judged if one.reward is not None]}
-            for verdict in [verdict for one in judged for verdict in one.verdicts if verdict.score is not None]:
-                found.setdefault(verdict.criterion, []).append(verdict.score)
+            for verdict in [verdict for one in judged for verdict in one.verdicts]:
+                if verdict.score is not None:
+                    found.setdefault(verdict.criterion, []).append(verdict.score)
             means.append({name: sum(values) / len(values) for name, values in found.items()})
             advance()
     return means
