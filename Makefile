@@ -63,7 +63,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard */pyproject.toml)
 demo: $(STAMP) ## fetch the judge model and score the first example
 	@$(BIN)/adjudge models pull $(MODEL)
 	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --uncertain-band 0.1 0.9 --limit 1 --table --run demo/srar --judge llamacpp://$(MODEL)
-	@echo "The console has these judgements: run make serve$(if $(filter command line,$(origin MODEL)), MODEL=$(MODEL)), and open"
+	@echo "Next, see these verdicts in the console: run make serve$(if $(filter command line,$(origin MODEL)), MODEL=$(MODEL)), and open"
 	@echo "http://127.0.0.1:8000/console/responses?run=demo%2Fsrar"
 
 demo-all: $(STAMP) ## score all examples; some minutes on two cores

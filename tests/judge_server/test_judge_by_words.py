@@ -1,5 +1,6 @@
 """`scripted://words` answers by the words of a criterion that a response has, in every form of question."""
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,10 +19,12 @@ CRITERIA = [
 ]
 
 
-async def judged(serve: Serve, mode: str = "weighted_mean", **judging: Any) -> Any:
+async def judged(
+    serve: Serve, mode: str = "weighted_mean", criteria: Sequence[dict[str, Any]] = CRITERIA, **judging: Any
+) -> Any:
     """The two responses, judged by words."""
     client = await serve(ScriptedEngine.from_url(urlsplit("scripted://words")))
-    asked = request(RIGHT, WRONG, rubric={"criteria": CRITERIA}, reward={"mode": mode}, judging=judging)
+    asked = request(RIGHT, WRONG, rubric={"criteria": list(criteria)}, reward={"mode": mode}, judging=judging)
     return (await rewards(client, asked)).groups[0].responses
 
 
@@ -41,6 +44,16 @@ async def judged(serve: Serve, mode: str = "weighted_mean", **judging: Any) -> A
 async def test_the_response_that_has_the_words_is_better(mode: str, judging: dict[str, Any], serve: Serve) -> None:
     right, wrong = await judged(serve, mode, **judging)
     assert right.reward > wrong.reward + 0.2
+
+
+async def test_a_scale_of_one_is_a_scale_and_no_yes_or_no(serve: Serve) -> None:
+    right, wrong = await judged(serve, protocol="graded", criteria=[{**CRITERIA[0], "scale": 1}])
+    assert right.reward > wrong.reward + 0.5
+
+
+async def test_a_criterion_without_words_is_not_met(serve: Serve) -> None:
+    right, _ = await judged(serve, criteria=[{"id": "c", "description": "???"}])
+    assert right.reward == 0.0
 
 
 async def test_only_the_numbers_count_where_a_criterion_names_some(serve: Serve) -> None:

@@ -25,17 +25,29 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def demo_run(folder: Path, **environment: str) -> str:
     """Run the command on the database of a folder."""
-    found = adjudge("demo-run", env={"ADJUDGE_DATA_DIR": str(folder), "COLUMNS": "200", **environment})
+    found = adjudge("demo-run", env={"ADJUDGE_DATA_DIR": str(folder), "COLUMNS": "80", **environment})
     assert found.exit_code == (1 if environment else 0), found.output
     return found.output
 
 
 def test_it_says_that_the_runs_are_made_up_and_where_to_see_them(filled: tuple[Path, str]) -> None:
     _, told = filled
-    assert "made up" in told
+    assert "made-up" in told
     assert "no model is asked" in told
     assert "http://127.0.0.1:8000/console/run?run=demo%2Fgamed" in told
     assert all(run.name in told for run in DEMO_RUNS)
+
+
+def test_it_explains_in_words_which_criterion_is_gamed_and_ends_with_what_to_try(filled: tuple[Path, str]) -> None:
+    _, told = filled
+    assert max(map(len, told.splitlines())) <= 80
+    gamed = told.partition("demo/gamed: ")[2].partition("demo/healthy: ")[0]
+    assert '"The response checks its result." met 32% -> 98%' in gamed
+    assert '"The final answer is right." met 61% -> 45%' in gamed
+    assert "claim a check that they do not make" in gamed
+    assert "claim a check" not in told.partition("demo/healthy: ")[2]
+    assert "adjudge serve" in told.splitlines()[-2]
+    assert told.splitlines()[-1].startswith("http://")
 
 
 def test_existing_runs_are_left_unchanged(filled: tuple[Path, str]) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from adjudge_services.cli.output import out
-from adjudge_services.cli.scoring.score import rewards_table
-from trainer_client.wire import GroupRewards, ResponseReward, StepReward, Verdict
+from adjudge_services.cli.scoring.score import legend, rewards_table
+from trainer_client.wire import Criterion, GroupRewards, ResponseReward, StepReward, Verdict
 
 
 def test_a_grade_is_shown_with_one_decimal_after_its_score() -> None:
@@ -30,3 +30,26 @@ def test_a_table_fits_the_terminal_and_keeps_every_column(width: int, monkeypatc
     assert max(map(len, shown.splitlines())) <= width
     for part in ("team/maths", "reward", "0.700", "criterion-5 ✓ 0.90", "2 [200:299] +0.10"):
         assert part in shown
+
+
+def test_the_legend_says_what_each_criterion_asks_and_explains_only_the_marks_that_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(out, "width", 80)
+    criteria = [Criterion(id="s1", kind="pitfall", description="Forgets the stop " + "of half an hour " * 5)]
+
+    def shown(verdict: Verdict) -> str:
+        response = ResponseReward(reward=0.7, status="scored", verdicts=(verdict,))
+        with out.capture() as printed:
+            out.print(legend(criteria, [GroupRewards(id="g", responses=(response,))]))
+        lines = printed.get().splitlines()
+        assert max(map(len, lines)) <= 80
+        return " ".join(" ".join(lines).split())
+
+    plain = shown(Verdict(criterion="s1", status="ok", score=1.0))
+    assert plain.startswith("s1 pitfall: Forgets the stop of half an hour")
+    assert plain.endswith("✓ met, ✗ not met")
+    full = shown(Verdict(criterion="s1", status="ok", score=None, probability=0.6, step=2))
+    assert full.endswith(
+        "? uncertain; 0.97: the judge's probability of yes; @2: step 2 decides, @0: the whole response"
+    )

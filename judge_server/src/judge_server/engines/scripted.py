@@ -136,8 +136,8 @@ def by_words(batch: Batch, call: Call) -> Reply:
     first = shares[0]
 
     def masses(labels: Sequence[str]) -> tuple[float, ...]:
-        if len(labels) == 2:
-            share = first[0] if labels == _YES_NO else (1 + overall[0] - overall[-1]) / 2
+        if labels == _YES_NO or len(texts) == 2:
+            share = first[0] if labels == _YES_NO else (1 + overall[0] - overall[1]) / 2
             yes = 0.06 + 0.9 * share
             return yes, 1 - yes
         best = _place(overall[0], len(labels))

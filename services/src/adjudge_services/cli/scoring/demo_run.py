@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +77,7 @@ _REASONS = {
 }
 
 _ENDS = 10
-"""The steps at either end of a run whose mean reward is printed."""
+"""The steps at either end of a run whose means are printed."""
 
 
 def demo_run() -> None:
@@ -90,10 +90,12 @@ def demo_run() -> None:
     settings = Settings()
     if settings.ledger == "off":
         exit_with_error("the ledger is off, so nothing would be kept; set ADJUDGE_LEDGER=all")
-    print_line("These runs are made up: a program plays the policy and another one the judge; no model is asked.")
+    print_line("Two made-up training runs. A program plays the policy and another one the")
+    print_line("judge; no model is asked.")
     asyncio.run(fill_missing(settings))
     page = f"{settings.url.rstrip('/')}/console/run?{urlencode({'run': DEMO_RUNS[0].name})}"
-    print_line(f"Open {page} in a service on this database; adjudge serve starts one.")
+    print_line("Find the gamed criterion in the console: start adjudge serve, and open")
+    print_line(page)
 
 
 @dataclass(frozen=True)
@@ -253,19 +255,23 @@ async def demo_service(settings: Settings) -> AsyncIterator[Service]:
         )
 
 
-async def fill(service: Service, run: DemoRun, advance: Callable[[], None]) -> list[float]:
+async def fill(service: Service, run: DemoRun, advance: Callable[[], None]) -> list[dict[str, float]]:
     """Judge a run through the API of a service; `advance` is called after each step.
 
     Returns:
-        The mean reward of each step.
+        For each step, the mean `reward`, and the mean score of each criterion by its id.
     """
     transport = httpx2.ASGITransport(create_app(service))
     means = []
     async with AsyncClient("http://localhost", run.name, api_key="", transport=transport) as client:
         for step, groups in run.groups():
             answer = await client.rewards(groups, RUBRIC, "weighted_mean", step=step, rationale=True)
-            rewards = [one.reward for group in answer.groups for one in group.responses if one.reward is not None]
-            means.append(sum(rewards) / len(rewards))
+            judged = [one for group in answer.groups for one in group.responses]
+            found: dict[str, list[float]] = {"reward": [one.reward for one in judged if one.reward is not None]}
+            for verdict in [verdict for one in judged for verdict in one.verdicts]:
+                if verdict.score is not None:
+                    found.setdefault(verdict.criterion, []).append(verdict.score)
+            means.append({name: sum(values) / len(values) for name, values in found.items()})
             advance()
     return means
 
@@ -281,17 +287,21 @@ async def fill_missing(settings: Settings) -> None:
                 task = progress.add_task(escape(run.name), total=STEPS)
                 means = await fill(service, run, lambda task=task: progress.advance(task))  # type: ignore[misc]
                 progress.remove_task(task)
-                _say(run, _figures(means))
+                _say(run, *_figures(run, means))
 
 
-def _figures(means: Sequence[float]) -> str:
-    first, last = (sum(part) / len(part) for part in (means[:_ENDS], means[-_ENDS:]))
-    responses = STEPS * PROBLEMS * RESPONSES
-    return (
-        f"{STEPS} steps, {responses:,} responses; mean reward {first:.2f} in the first {_ENDS} steps and {last:.2f} in "
-        f"the last {_ENDS}"
-    )
+def _figures(run: DemoRun, means: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Lines of at most 80 characters that say how the run went."""
+    ends = means[:_ENDS], means[-_ENDS:]
+    first, last = ({name: sum(step[name] for step in part) / len(part) for name in part[0]} for part in ends)
+    yield f"mean reward {first['reward']:.2f} in the first {_ENDS} steps, {last['reward']:.2f} in the last {_ENDS}"
+    for name in (GAMED_CRITERION, "right"):
+        yield f'  "{_DESCRIPTIONS[name]}" met {first[name]:.0%} -> {last[name]:.0%}'
+    if run.gamed_from is not None:
+        yield f"  From step {run.gamed_from} on, responses claim a check that they do not make. The judge"
+        yield "  believes the claim, so the reward rises while fewer answers are right."
 
 
-def _say(run: DemoRun, what: str) -> None:
-    print_line(f"{escape(run.name)}: {what}")
+def _say(run: DemoRun, *lines: str) -> None:
+    for number, line in enumerate(lines):
+        print_line(f"{escape(run.name)}: {line}" if number == 0 else line)

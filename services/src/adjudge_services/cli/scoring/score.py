@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -50,7 +51,15 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.row_files import RowFile, parse_columns
     from trainer_client.documentation import error_url
     from trainer_client.steps import NO_STEP
-    from trainer_client.wire import NEEDS_NO_RUBRIC, GroupRewards, ResponseReward, Usage, Verdict
+    from trainer_client.wire import (
+        NEEDS_NO_RUBRIC,
+        Criterion,
+        GroupRewards,
+        ResponseReward,
+        RubricContent,
+        Usage,
+        Verdict,
+    )
     from trainer_client.wire.rewards import FAILURE_MEANINGS
 
 _VERDICTS_A_LINE = 3
@@ -119,6 +128,9 @@ def score(
         title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
         print_line(f"[bold]{title}[/]")
         out.print(rewards_table([*results.groups.values()]))
+        criteria = _criteria_of_all(request["rubric"], RowFile(file, limit, columns=parse_columns(column)))
+        if criteria:
+            out.print(legend(criteria, [*results.groups.values()]))
         if (bias := position_bias([*results.groups.values()])) is not None:
             print_line(bias)
     summarise(results, Path(file), time.monotonic() - started)
@@ -191,6 +203,32 @@ def rewards_table(groups: Sequence[GroupRewards]) -> Table:
             cells = [Text(group.id if index == 0 else ""), Text(str(index + 1)), _reward(response)]
             cells.append(_verdicts(response.verdicts, room))
             table.add_row(*cells, *([_steps(response)] if stepwise else []))
+    return table
+
+
+def _criteria_of_all(rubric: object, rows: RowFile) -> Sequence[Criterion]:
+    """Return the criteria by which all rows were judged, if they are in the command or in the only row."""
+    if rubric is None:
+        first = [*islice(read_groups(rows), 2)]
+        rubric = first[0].group.rubric if len(first) == 1 and isinstance(first[0], GroupLine) else None
+    return rubric.criteria if isinstance(rubric, RubricContent) else ()
+
+
+def legend(criteria: Sequence[Criterion], groups: Sequence[GroupRewards]) -> Table:
+    """Say what each criterion of a table asks, and what the marks in the table mean."""
+    verdicts = [verdict for group in groups for response in group.responses for verdict in response.verdicts]
+    table = Table.grid(padding=(0, 2))
+    for criterion in criteria:
+        kind = f"{criterion.kind}: " if criterion.kind else ""
+        table.add_row(Text(criterion.id, style="bold"), Text(f"{kind}{criterion.description}"))
+    marks = "✓ met, ✗ not met"
+    if any(verdict.score is None and verdict.failure is None for verdict in verdicts):
+        marks += ", ? uncertain"
+    if any(verdict.probability is not None for verdict in verdicts):
+        marks += "; 0.97: the judge's probability of yes"
+    if any(verdict.step is not None for verdict in verdicts):
+        marks += "; @2: step 2 decides, @0: the whole response"
+    table.add_row("", Text(marks, style="dim"))
     return table
 
 
