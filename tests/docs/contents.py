@@ -32,7 +32,7 @@ type Entry = str | dict[str, Any]
 def navigation() -> dict[str, list[Entry]]:
     """The sections of the site, by title, each with its entries."""
     # bandit: the loader is a SafeLoader
-    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 # nosec B506
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Loader)  # nosec B506
     return {key: value for section in config["nav"] for key, value in section.items() if isinstance(value, list)}
 
 
