@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     """Secret shared by `adjudge api` and `adjudge judge`; required to listen off loopback."""
     engine_api_key: SecretStr | None = None
     """API key for openai+http(s):// and systemone+http(s):// engines."""
+    adapters_dir: Path | None = None
+    """Folder of LoRA adapters that judges in this process may load while they run; without it, none."""
     templates_dir: Path | None = None
     """Folder of template sets, one folder per set."""
     signing_secret: SecretStr | None = Field(default=None, min_length=16)

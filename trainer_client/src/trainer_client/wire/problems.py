@@ -17,6 +17,7 @@ ProblemType = Literal[
     "urn:adjudge:unsuitable-rubric",
     "urn:adjudge:retired-rubric",
     "urn:adjudge:alias-moved",
+    "urn:adjudge:weights-changed",
     "urn:adjudge:precondition-required",
     "urn:adjudge:unauthorized",
     "urn:adjudge:forbidden",

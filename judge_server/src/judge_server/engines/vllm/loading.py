@@ -40,7 +40,7 @@ SET_BY_ADJUDGE = {
     "kv_cache_dtype": "?kv_cache_dtype=",
     "enable_sleep_mode": "?sleep=",
     "enable_lora": "?lora=",
-    "max_lora_rank": "?lora=, whose adapter says its rank",
+    "max_lora_rank": "?max_lora_rank=, or ?lora=, whose adapter says its rank",
     "enable_prefix_caching": "nothing: verdicts of a response share its prefix",
     "logprobs_mode": "nothing: verdicts are read from raw probabilities",
     "structured_outputs_config": "nothing: replies are held to their form by it",
@@ -171,6 +171,8 @@ class VllmSettings(UrlOptions):
         max_num_seqs: how many calls vLLM works on at a time.
         data_parallel: how many copies of the model share the calls, each on GPUs of its own.
         lora: the folder of a LoRA adapter that all calls use.
+        max_lora_rank: the greatest rank of adapters that may be loaded later; None if none will be, or for that of
+            `lora`.
         sleep: the level at which the model may be put to sleep: 1 keeps its weights in main memory, 2 reads them
             again; None if it never is. Only on GPUs.
         arguments: other engine arguments of vLLM, by name, as they are written.
@@ -188,6 +190,7 @@ class VllmSettings(UrlOptions):
     max_num_seqs: PositiveInt | None = None
     data_parallel: PositiveInt = 1
     lora: LoraPath | None = None
+    max_lora_rank: PositiveInt | None = None
     sleep: SleepLevel | None = None
     arguments: Annotated[Mapping[str, str], Field(alias=f"{ARGUMENT_PREFIX}NAME")] = {}
 
@@ -203,7 +206,7 @@ class VllmSettings(UrlOptions):
 
     @model_validator(mode="after")
     def _keep_the_adapter(self) -> Self:
-        if self.lora is not None and self.sleep == 2:
+        if (self.lora is not None or self.max_lora_rank is not None) and self.sleep == 2:
             raise ValueError("sleep=2 would discard the adapter, which vLLM does not read again; use sleep=1")
         return self
 
@@ -229,8 +232,10 @@ class VllmSettings(UrlOptions):
             "data_parallel_size": self.data_parallel if self.data_parallel > 1 else None,
             "enable_sleep_mode": True if self.sleep is not None else None,
         }
-        if self.lora is not None:
-            given |= {"enable_lora": True, "max_lora_rank": lora_rank(self.lora)}
+        if self.lora is not None or self.max_lora_rank is not None:
+            own = 0 if self.lora is None else lora_rank(self.lora)
+            later = 0 if self.max_lora_rank is None else _reserved_rank(self.max_lora_rank, "?max_lora_rank= is higher")
+            given |= {"enable_lora": True, "max_lora_rank": max(own, later)}
         return {name: value for name, value in given.items() if value is not None} | self.other_arguments()
 
 
@@ -274,10 +279,14 @@ def lora_rank(folder: Path) -> int:
             f"{folder} holds no LoRA adapter: it needs an adapter_config.json with the rank r, and an "
             "adapter_model.safetensors, as PEFT writes them"
         ) from error
+    return _reserved_rank(rank, f"the adapter {folder} has rank {rank}")
+
+
+def _reserved_rank(rank: int, what: str) -> int:
     for taken in LORA_RANKS:
         if rank <= taken:
             return taken
-    raise EngineStartError(f"the adapter {folder} has rank {rank}, and vLLM takes at most {LORA_RANKS[-1]}")
+    raise EngineStartError(f"{what}, and vLLM takes at most {LORA_RANKS[-1]}")
 
 
 CPU_BLOCK_TOKENS = 32
