@@ -6,7 +6,6 @@ tokenised again as plain text before it is read back, so that it cannot contain 
 """
 
 import math
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from judge_server.engines.vllm.engine import VllmTokenizer
-from judge_server.errors import CannotLoad
+from judge_server.engines.vllm.loading import Adapters
 from judge_server.ports import (
-    Adapter,
     AnswerForm,
     Call,
     CallFailure,
@@ -41,28 +39,8 @@ class VllmAnswerer:
         self.tokens = tokens
         self.context_tokens: int = llm.model_config.max_model_len
         self.dtype = str(llm.model_config.dtype).removeprefix("torch.")
-        self._adapter = None if lora is None else LoRARequest(lora.name or "adapter", 1, str(lora))
-        self._adapter_ids = count(2)
+        self.adapters = Adapters(llm, LoRARequest, lora)
         self._ids = count()
-
-    async def add_adapter(self, adapter: Adapter) -> LoRARequest:
-        """Have vLLM load an adapter, which no call uses yet. Raises `CannotLoad`.
-
-        It has a name and a number of its own, by which vLLM's prefix cache tells adapters apart.
-        """
-        found = LoRARequest(adapter.id, next(self._adapter_ids), str(adapter.path))
-        try:
-            await self.llm.add_lora(found)
-        except Exception as error:  # of a worker
-            raise CannotLoad(f"vLLM does not load {adapter.path}: {error or type(error).__name__}") from error
-        return found
-
-    async def use_adapter(self, found: LoRARequest | None) -> None:
-        """Use a loaded adapter for all later calls, or none, and have vLLM drop the one before."""
-        before, self._adapter = self._adapter, found
-        if before is not None:
-            with suppress(Exception):  # vLLM drops what was not used for long by itself
-                await self.llm.remove_lora(before.lora_int_id)
 
     def tokens_needed(self, prefix: list[int], call: Call) -> int:
         """Return how many tokens the call needs: the prompt with its prefix, and the most that can be written."""
@@ -95,7 +73,7 @@ class VllmAnswerer:
         given = TokensPrompt(prompt_token_ids=prompt)
         if cache_salt:
             given["cache_salt"] = cache_salt
-        async for output in self.llm.generate(given, params, name, lora_request=self._adapter):
+        async for output in self.llm.generate(given, params, name, lora_request=self.adapters.present):
             if output.outputs[0].finish_reason in ("stop", "length"):
                 return output
         raise EngineGenerateError("the request ended without an answer")

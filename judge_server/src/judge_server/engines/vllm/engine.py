@@ -309,16 +309,16 @@ class VllmEngine:
             raise CannotLoad("vLLM was started without adapters; add ?max_lora_rank= to the engine URL")
         base = await asyncio.to_thread(digest, folder.path)
         if adapter is None:
-            await answerer.use_adapter(None)
+            await answerer.adapters.use(None)
             self._identity = replace(identity, model=folder.name, weights_digest=base)
             return self._identity
         try:
             await asyncio.to_thread(lora_rank, adapter.path)
         except EngineStartError as error:
             raise CannotLoad(str(error)) from error
-        found = await answerer.add_adapter(adapter)
+        found = await answerer.adapters.add(adapter)
         await asyncio.to_thread(require_unchanged, adapter)
-        await answerer.use_adapter(found)
+        await answerer.adapters.use(found)
         self._identity = replace(
             identity, model=f"{folder.name}+{adapter.id}", weights_digest=f"{base}, adapter {adapter.sha256}"
         )

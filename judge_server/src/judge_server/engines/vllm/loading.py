@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -21,8 +22,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, JsonValue, PositiveInt, model_validator
 
 from judge_server.engines.common import LoraPath, SleepLevel, UrlOptions
-from judge_server.errors import EngineStartError
+from judge_server.errors import CannotLoad, EngineStartError
 from judge_server.models import file_sha256
+from judge_server.ports import Adapter
 
 ARGUMENT_PREFIX = "arg."
 
@@ -408,3 +410,44 @@ async def take_memory(llm: Any, level: int) -> None:
     await llm.wake_up(tags=["weights"])
     await llm.collective_rpc("reload_weights")
     await llm.wake_up(tags=["kv_cache"])
+
+
+class Adapters:
+    """The LoRA adapters of a loaded `AsyncLLM`.
+
+    Args:
+        llm: the `AsyncLLM`.
+        make: vLLM's `LoRARequest`, of a name, a number above 0 and a path.
+        lora: the adapter that it starts with.
+
+    Attributes:
+        present: the request for the adapter that all calls use; None if they use none.
+    """
+
+    def __init__(self, llm: Any, make: Callable[[str, int, str], Any], lora: Path | None = None) -> None:
+        self._llm = llm
+        self._make = make
+        self._numbers = count(1)
+        self.present = None if lora is None else make(lora.name or "adapter", next(self._numbers), str(lora))
+
+    async def add(self, adapter: Adapter) -> Any:
+        """Have vLLM load an adapter, which no call uses yet; return the request for it.
+
+        It has a name and a number of its own, by which vLLM's prefix cache tells adapters apart.
+
+        Raises:
+            CannotLoad: vLLM does not load it.
+        """
+        found = self._make(adapter.id, next(self._numbers), str(adapter.path))
+        try:
+            await self._llm.add_lora(found)
+        except Exception as error:  # of a worker
+            raise CannotLoad(f"vLLM does not load {adapter.path}: {error or type(error).__name__}") from error
+        return found
+
+    async def use(self, found: Any | None) -> None:
+        """Use a loaded adapter for all later calls, or none, and have vLLM drop the one before."""
+        before, self.present = self.present, found
+        if before is not None:
+            with suppress(Exception):  # vLLM drops what was not used for long by itself
+                await self._llm.remove_lora(before.lora_int_id)
