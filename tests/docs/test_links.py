@@ -80,8 +80,11 @@ def test_the_python_code_on_the_client_page_runs() -> None:
         exec(compile(code, "docs/client.md", "exec"), {})
 
 
+WEIGHTS = ROOT / "docs/how-to/judge-with-changing-weights.md"
+
+
 def test_every_setting_is_documented_by_name() -> None:
-    documented = set(code_spans(ROOT / "docs/configuration.md"))
+    documented = {*code_spans(ROOT / "docs/configuration.md"), *code_spans(WEIGHTS)}
     assert {f"ADJUDGE_{field.upper()}" for field in Settings.model_fields} <= documented
 
 
@@ -90,8 +93,8 @@ def test_every_option_of_an_engine_is_documented(url: str) -> None:
     with pytest.raises(ValueError, match="it takes") as refused:
         engine_from_url(f"{url}?nonsense=1")
     known = str(refused.value).rpartition("it takes ")[2].split(", ")
-    assert set(known) <= set(code_spans(ROOT / "docs/configuration.md"))
+    assert set(known) <= {*code_spans(ROOT / "docs/configuration.md"), *code_spans(WEIGHTS)}
 
 
 def test_every_problem_type_is_documented() -> None:
-    assert set(get_args(ProblemType)) <= set(code_spans(ROOT / "docs/failures.md"))
+    assert set(get_args(ProblemType)) <= {*code_spans(ROOT / "docs/failures.md"), *code_spans(WEIGHTS)}

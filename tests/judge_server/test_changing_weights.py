@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import CannotLoad, EngineUnavailable, NotReady, WeightsChanged
 from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import Band, CascadeRule
 from judge_server.judging.questions import JudgingConfig
+from judge_server.pools import PoolRules
 from judge_server.ports import Adapter, Batch, CallFailure, Engine, EngineIdentity, Reply
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scheduling.sleep import Lease
@@ -111,6 +113,7 @@ class Ask(NamedTuple):
 
 Event = tuple[float, Ask | WeightsOrder]
 WEIGHTS = (None, "a", "b")
+RESPONSES = [f"Response {n}." for n in range(6)]
 
 
 async def play(engine: ChangingEngine, folder: Path, events: Sequence[Event]) -> list[tuple[str, RewardAnswer]]:
@@ -353,3 +356,47 @@ async def test_a_cascade_waits_for_its_members_weights_and_has_none_of_its_own(t
     assert after.judge.fingerprint != before.judge.fingerprint
     assert cascade.executor.weights.tag.count("+") == 1
     await asyncio.gather(small.close(), large.close())
+
+
+def pool_of(*engines: ChangingEngine) -> EnginePool:
+    """A pool of these engines, which are made again when they have been down."""
+    rules = PoolRules(interval_s=0.02)
+    return EnginePool({f"member-{n}": lambda one=one: one for n, one in enumerate(engines)}, rules)  # type: ignore[misc]
+
+
+async def test_a_pool_loads_on_every_endpoint_or_on_none(tmp_path: Path) -> None:
+    one, two = [ChangingEngine(load_s=0, delay_s=0) for _ in range(2)]
+    made = await started(pool := pool_of(one, two), adapters(tmp_path, "a", "b"))
+    base = await reward(made, *RESPONSES)
+    await made.executor.load(WeightsOrder("one", "a"))
+    before = await reward(made, *RESPONSES)
+    assert probabilities(before) != probabilities(base)
+    two.failing = ["refuse"]
+    with pytest.raises(CannotLoad, match="member-1: the adapter does not suit"):
+        await made.executor.load(WeightsOrder("two", "b"))
+    again = await reward(made, *RESPONSES, "One more.")
+    assert (again.judge, again.usage.judge_calls > 0) == (before.judge, True)
+    assert [member.state for member in pool.members()] == ["closed", "closed"]
+    one.failing, two.failing = ["break"], ["break"]
+    with pytest.raises(NotReady, match=r"not known which weights.*member-0.*member-1"):
+        await made.executor.load(WeightsOrder("two", "b"))
+    await made.close()
+
+
+async def test_an_endpoint_that_was_down_comes_back_with_the_weights_of_the_others(tmp_path: Path) -> None:
+    one, two = [ChangingEngine(load_s=0, delay_s=0) for _ in range(2)]
+    made = await started(pool := pool_of(one, two), adapters(tmp_path, "a"))
+    await two.close()
+    async with asyncio.timeout(30):
+        while [member.state for member in pool.members()].count("closed") == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    report = await made.executor.load(WeightsOrder("one", "a"))
+    expected = await reward(made, *RESPONSES)
+    async with asyncio.timeout(30):
+        while [member.state for member in pool.members()] != ["closed", "closed"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await one.close()
+    later = await reward(made, *[f"{response} " for response in RESPONSES])
+    assert later.judge.model == report.model
+    assert later.judge == expected.judge
+    await made.close()
