@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.process import Weights, with_adapter
-from judge_server.errors import CannotLoad, EngineStartError
+from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.models import fetch, file_sha256
@@ -240,5 +240,28 @@ async def test_a_child_that_dies_comes_back_with_the_adapter_that_was_loaded(tmp
             while child.is_running() or not await engine.ready():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert [reply.masses for reply in await replies(engine, BATCH)] == masses
+    finally:
+        await engine.close()
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_adapter_that_is_overwritten_in_place_is_another_one_and_a_bad_one_leaves_nothing_to_return_to(
+    tmp_path: Path,
+) -> None:
+    fetch(MODEL)
+    file, good = adapter(tmp_path / "one.gguf"), adapter(tmp_path / "good.gguf", 0.2)
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        first = await engine.load(read_adapter(file, "one"), "one")
+        adapter(file, 0.1)
+        assert (await engine.load(read_adapter(file, "one"), "two")).weights_digest != first.weights_digest
+        adapter(file, hidden=896)
+        with pytest.raises(EngineUnavailable, match="cannot be loaded again: their files have changed"):
+            await engine.load(read_adapter(file, "one"), "three")
+        assert not await engine.ready()
+        await engine.load(read_adapter(good, "good"), "four")
+        assert (await replies(engine, BATCH))[0].masses is not None
     finally:
         await engine.close()

@@ -87,6 +87,15 @@ async def test_a_server_that_loads_no_adapter_keeps_its_weights_and_the_error_sa
                 await engine.load(one, "v")
 
 
+async def test_an_adapter_that_is_written_to_while_a_server_loads_it_is_dropped_again(tmp_path: Path) -> None:
+    with vllm_server(loads=True, fault="written to") as server:
+        async with started(server) as (engine, _):
+            plain = await masses(engine)
+            with pytest.raises(CannotLoad, match="write each one to a new path"):
+                await engine.load(adapter(tmp_path / "one", "one"), "v")
+            assert (server.adapters, await masses(engine)) == ({}, plain)
+
+
 async def test_the_version_of_a_policy_server_is_what_the_trainer_declares(tmp_path: Path) -> None:
     with vllm_server() as server:
         async with started(server, "policy=true") as (engine, base):

@@ -296,7 +296,16 @@ def add_adapter_routes(app: FastAPI, server: VllmServer) -> None:
         if "adapter_config.json" not in os.listdir(path):
             return refusal(f"Loading lora {name} failed: No adapter found for {path}", 404, "NotFoundError")
         server.adapters[name] = path
+        if server.fault == "written to":
+            await asyncio.to_thread(Path(path, "adapter_model.safetensors").write_text, "changed")
         return Response(f"Success: LoRA adapter '{name}' added successfully.")
+
+    @app.post("/v1/unload_lora_adapter")
+    async def unload(request: Request) -> Any:
+        name = (await request.json())["lora_name"]
+        server.moves.append(f"unload {name}")
+        del server.adapters[name]
+        return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
 def add_sleep_routes(app: FastAPI, server: VllmServer) -> None:

@@ -392,8 +392,9 @@ class LocalExecutor:
 
     async def close(self) -> None:
         """Release the model."""
-        if self._loads:
-            await asyncio.wait(self._loads)
+        for one in self._loads:
+            one.cancel()
+        await asyncio.gather(*self._loads, return_exceptions=True)
         if self._sleep is not None:
             await self._sleep.close()
         if self._runner is not None:

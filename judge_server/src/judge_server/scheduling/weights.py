@@ -168,12 +168,14 @@ class WeightsControl:
                 except CannotLoad as error:
                     log.warning("the judge keeps its weights: %s", error)
                     raise
-                except (EngineUnavailable, OSError) as error:
+                except Exception as error:
+                    if not isinstance(error, EngineUnavailable):
+                        log.exception("the engine failed while it loaded %r", order.version)
                     self._gate.problem = (
                         f"It is not known which weights the judge has, because {order.version!r} failed to load "
-                        f"({error}). Load weights again, or restart it."
+                        f"({error or type(error).__name__}). Load weights again, or restart it."
                     )
-                    log.error("%s", self._gate.problem)
+                    log.warning("%s", self._gate.problem)
                     raise NotReady(self._gate.problem, retry_after_s=2) from error
                 self._gate.problem = ""
                 self._adopt(identity)

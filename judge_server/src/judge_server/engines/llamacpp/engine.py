@@ -388,20 +388,22 @@ class LlamaCppEngine:
             EngineUnavailable: that failed too.
         """
         before = self._weights
-        if before is None or not self._loaded:
-            raise CannotLoad(f"{self._down}; load the weights when it is up")
-        given = self.lora, self._lora_name
+        if before is None:
+            raise CannotLoad(self._down)
+        given, replaced = (self.lora, self._lora_name), not self._loaded
         self.lora, self._lora_name = (None, "") if adapter is None else (adapter.path, adapter.id)
         try:
             weights = await asyncio.to_thread(self._locate)
-            if weights.sha256 != before.sha256:
+            if replaced or weights.sha256 != before.sha256:
+                replaced = True
                 await self._restart(weights)
             self._process.lora = self.lora  # the same content may have moved
             if adapter is not None:
                 await asyncio.to_thread(require_unchanged, adapter)
         except (EngineStartError, CannotLoad, OSError) as error:
             self.lora, self._lora_name = given
-            if self._process.lora != self.lora or not self._loaded:
+            self._process.lora = self.lora
+            if replaced:
                 await self._restore(before, error)
             raise CannotLoad(str(error)) from error
         self._weights = weights

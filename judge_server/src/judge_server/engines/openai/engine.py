@@ -48,7 +48,6 @@ from judge_server.engines.openai.probe import (
 from judge_server.engines.openai.sleep import SglangMemory, VllmMemory, wake_at_start
 from judge_server.engines.openai.weights import load_adapter
 from judge_server.errors import CannotLoad, CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
-from judge_server.models.adapters import require_unchanged
 from judge_server.ports import Adapter, Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
 CONCURRENCY = 16
@@ -274,8 +273,6 @@ class OpenAIEngine:
             raise CannotLoad("the server would lose the adapter when it sleeps at level 2; use ?sleep=1")
         try:
             name = base.model if adapter is None else await load_adapter(self._http, adapter)
-            if adapter is not None:
-                require_unchanged(adapter)
             found = await self._find_out(name)
         except EngineStartError as error:
             raise CannotLoad(str(error)) from error

@@ -307,6 +307,8 @@ class VllmEngine:
             raise CannotLoad("the engine is not running")
         if self._settings.lora is None and self._settings.max_lora_rank is None:
             raise CannotLoad("vLLM was started without adapters; add ?max_lora_rank= to the engine URL")
+        if identity.asks and adapter is not None:
+            raise CannotLoad(f"{folder.name} is a probe, which was fitted without an adapter")
         base = await asyncio.to_thread(digest, folder.path)
         if adapter is None:
             await answerer.adapters.use(None)
