@@ -48,7 +48,7 @@ weights_router = APIRouter(
 
 IfMatch = Annotated[
     str | None,
-    Header(description="The tag of the weights to be replaced, in quotes: their ETag.", examples=['"0f4a…"']),
+    Header(description="The tag of the weights to be replaced, in quotes: their ETag.", examples=['"9284840f"']),
 ]
 _TAG = re.compile(r'"([^"]{1,1000})"')
 _TAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The tag, in quotes.", "schema": {"type": "string"}}}
