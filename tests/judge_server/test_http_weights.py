@@ -42,6 +42,7 @@ async def test_a_change_is_told_by_its_answer_and_by_later_ones(serve: Serve, tm
     after = (await http.post("/v1/rewards", json=request("Yes."))).json()
     assert after["judge"]["fingerprint"] != before["judge"]["fingerprint"]
     assert after["judge"]["model"] == found["model"]
+    assert "<bdi>step-200</bdi>, step 200" in (await http.get("/console/judges")).text
     metrics = (await http.get("/metrics")).text
     assert 'adjudge_weights_changes_total{outcome="loaded"} 1.0' in metrics
     assert "adjudge_weights_step 200.0" in metrics

@@ -1,6 +1,7 @@
 """A judge that follows the policy: each checkpoint's adapter becomes the judge's."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from tests.fixtures.served_app import served
+from tests.fixtures.waiting import wait_until
+from tests.services.processes import listening
 from trainer_client import Client, WeightsChanged
 from trainer_client.trl.reward import RubricReward
 
@@ -148,3 +151,43 @@ def test_a_checkpoint_without_an_adapter_is_refused(service, tmp_path):
     (tmp_path / "checkpoint-10").mkdir()
     with pytest.raises(ValueError, match="holds no LoRA adapter"):
         save(callback_of(url, tmp_path / "adapters"), tmp_path, 10)
+
+
+@pytest.mark.processes
+def test_each_step_of_training_is_judged_by_the_adapter_of_the_checkpoint_before(tmp_path, monkeypatch):
+    pytest.importorskip("trl")
+    from transformers import TrainerCallback
+
+    from tests.trainer_client.trl.training import dataset, trainer
+    from trainer_client.trl import JudgeWeightsCallback
+
+    class Adapters(TrainerCallback):
+        """Saves an adapter with each checkpoint, as the trainer of a PEFT model does."""
+
+        def on_save(self, args, state, control, **_):
+            at = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            (at / "adapter_config.json").write_text("{}")
+            (at / "adapter_model.safetensors").write_text(f"weights of step {state.global_step}")
+
+    monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    serving = ("serve", "--port", "0", "--engine", "scripted://hash")
+    with listening(*serving, ADJUDGE_ADAPTERS_DIR=str(folder)) as running, Client(running.url) as client:
+        running.wait_until_ready(client)
+        reward = RubricReward(Client(running.url, "self/trained"), RUBRIC)
+        data, saving = dataset().remove_columns("rubric"), {"save_strategy": "steps", "save_steps": 1}
+        texts = ["14", "It is 15."]
+        trained = trainer(tmp_path, running.url, texts=texts, data=data, reward=reward, max_steps=3, **saving)
+        trained.add_callback(Adapters())
+        trained.add_callback(JudgeWeightsCallback(reward, folder))
+        trained.train()
+        assert client.judge_weights().version == "step-3"
+        wait_until(lambda: len(judges_of(client)) == 3)
+        assert [step for step, _ in judges_of(client)] == [0, 1, 2]
+        assert len({fingerprint for _, fingerprint in judges_of(client)}) == 3
+
+
+def judges_of(client):
+    """The fingerprint of the judge at each step of the run."""
+    return sorted({(one.step, one.fingerprint) for one in client.recorded_verdicts(run="self/trained")})

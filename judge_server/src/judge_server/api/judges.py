@@ -48,7 +48,9 @@ weights_router = APIRouter(
 
 IfMatch = Annotated[
     str | None,
-    Header(description="The tag of the weights to be replaced, in quotes: their ETag.", examples=['"9284840f"']),
+    Header(
+        description="The tag of the weights to be replaced, in quotes: their ETag.", examples=['"w9284840f174dc59"']
+    ),
 ]
 _TAG = re.compile(r'"([^"]{1,1000})"')
 _TAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The tag, in quotes.", "schema": {"type": "string"}}}

@@ -54,7 +54,7 @@ class WeightsReport(NamedTuple):
 
 def weights_tag(identity: EngineIdentity) -> str:
     """Return a short hash of the weights of an engine; equal ones mean equal weights."""
-    return hashlib.sha256(f"{identity.model}\0{identity.weights_digest}".encode()).hexdigest()[:16]
+    return "w" + hashlib.sha256(f"{identity.model}\0{identity.weights_digest}".encode()).hexdigest()[:15]
 
 
 class VersionGate:
