@@ -103,7 +103,9 @@ async def test_unknown_weights_are_told_by_every_answer_and_by_readiness(serve: 
         assert (problem["status"], "not known which weights" in problem["detail"]) == (503, True)
     assert (await http.get("/readyz")).status_code == 503
     assert 'outcome="failed"} 1.0' in (await http.get("/metrics")).text
-    await change(http, "v", "a")
+    assert (await http.get(PATH)).json()["tag"] == "unknown"
+    found = await change(http, "v", "a", control=CONTROL)
+    assert (found["drift"]["since"], found["drift"]["changed"]) == ("v", 0)
     assert (await http.get("/readyz")).status_code == 200
 
 

@@ -18,7 +18,15 @@ from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
 from judge_server.api.idempotency import recorder_of
 from judge_server.api.service import Service, service_of
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import CannotLoad, CannotSleep, InvalidRequest, NotFound, ServiceError, invalid_field
+from judge_server.errors import (
+    CannotLoad,
+    CannotSleep,
+    InvalidRequest,
+    NotFound,
+    NotReady,
+    ServiceError,
+    invalid_field,
+)
 from judge_server.scheduling.sleep import Lease
 from judge_server.scheduling.weights import WeightsOrder
 from judge_server.scoring.combined import AnyJudge
@@ -146,13 +154,7 @@ async def load_weights(
     service, project_id = service_of(request), project_of(request)
     judge, control = _judge(service, name), await _control(request, name, body)
     order = WeightsOrder(body.version, body.adapter, body.step, _expected(if_match), body.wait_s)
-    baseline = None
-    if control is not None:
-        baseline = service.drift.baseline(project_id, name, control)
-        if baseline is None:
-            weights = judge.executor.weights
-            baseline = Baseline(weights, verdicts_of(await _judged(request, control)))
-            service.drift.remember(project_id, name, control, baseline)
+    baseline = None if control is None else await _baseline(request, name, control)
     before = judge.executor.weights
     try:
         after = await judge.executor.load(order)
@@ -165,10 +167,12 @@ async def load_weights(
     judge.metrics.count_weights("loaded", after.step)
     await _record(request, "judge.weights", name, f"{after.version} ({after.model}, {after.tag}) after {before.tag}")
     problem, drift = "", None
-    if control is not None and baseline is not None:
+    if control is not None:
         try:
-            drift = drift_between(baseline, verdicts_of(await _judged(request, control)))
-            judge.metrics.set_drift(drift)
+            baseline = baseline or await _baseline(request, name, control)
+            if baseline is not None:
+                drift = drift_between(baseline, verdicts_of(await _judged(request, control)))
+                judge.metrics.set_drift(drift)
         except ServiceError as error:  # the weights are loaded all the same
             problem = error.detail
     service.drift.note(project_id, name, drift)
@@ -191,6 +195,21 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
         service.checker, identity.project_id, control.rubric, own, deadline_s=control.deadline_s
     )
     return control
+
+
+async def _baseline(request: Request, name: str, control: VerdictRequest) -> Baseline | None:
+    """Return the first verdicts on a control set, which is judged now if it has none; None if no judge is available."""
+    service, project_id = service_of(request), project_of(request)
+    found = service.drift.baseline(project_id, name, control)
+    if found is None:
+        weights = service.ready_judge(name).executor.weights
+        try:
+            found = Baseline(weights, verdicts_of(await _judged(request, control)))
+        except NotReady as error:  # a judge whose weights are unknown must be able to get others
+            log.warning("the control set of %s is not judged before the change: %s", name, error)
+            return None
+        service.drift.remember(project_id, name, control, found)
+    return found
 
 
 async def _judged(request: Request, control: VerdictRequest) -> VerdictAnswer:

@@ -24,6 +24,10 @@ from judge_server.scheduling.sleep import SleepControl
 log = logging.getLogger("adjudge")
 
 
+UNKNOWN = "unknown"
+"""The tag of weights of which a failed change left it open which they are."""
+
+
 class WeightsOrder(NamedTuple):
     """A wish for other weights.
 
@@ -175,6 +179,7 @@ class WeightsControl:
                         f"It is not known which weights the judge has, because {order.version!r} failed to load "
                         f"({error or type(error).__name__}). Load weights again, or restart it."
                     )
+                    self.report = WeightsReport(self.report.model, UNKNOWN)
                     log.warning("%s", self._gate.problem)
                     raise NotReady(self._gate.problem, retry_after_s=2) from error
                 self._gate.problem = ""

@@ -102,7 +102,8 @@ class JudgeWeights(AnswerModel):
 
     Attributes:
         model: the model's name, which is part of the judge's fingerprint.
-        tag: a short hash of the model and of its weights' content; equal tags mean equal weights.
+        tag: a short hash of the model and of its weights' content; equal tags mean equal weights. `unknown` after a
+            change that failed halfway.
         version: what they were called when they were loaded; null for those that the judge started with.
         adapter: the adapter that was loaded, by its path.
         step: the training step that they are of.
