@@ -66,8 +66,6 @@ def test_the_rubric_files_shown_can_be_read() -> None:
     assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 2, 3, 2, 2]
 
 
-
-
 @pytest.mark.parametrize("url", ["llamacpp://m", "vllm:///m", "openai+http://localhost/v1", "scripted://hash"])
 def test_every_option_of_an_engine_is_documented(url: str) -> None:
     with pytest.raises(ValueError, match="it takes") as refused:

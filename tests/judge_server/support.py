@@ -110,7 +110,10 @@ async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
     """A started judge with its own in-memory cache."""
     options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
     executor = LocalExecutor(
-        engine or ScriptedEngine(), rules=options.pop("rules"), clock=options.get("clock", time.monotonic)
+        engine or ScriptedEngine(),
+        rules=options.pop("rules"),
+        adapters=options.pop("adapters", None),
+        clock=options.get("clock", time.monotonic),
     )
     made = Judge(executor, options.pop("cache"), **options)
     await made.start()

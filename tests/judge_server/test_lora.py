@@ -1,5 +1,6 @@
 """A llama.cpp judge with a LoRA adapter."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.process import Weights, with_adapter
-from judge_server.errors import EngineStartError
+from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.models import fetch, file_sha256
+from judge_server.models.adapters import read_adapter
 from judge_server.ports import Batch, EngineIdentity
 from tests.judge_server.decision_fixtures import decision_gguf
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, replies
@@ -192,5 +194,74 @@ async def test_a_child_is_not_restarted_on_a_changed_adapter(tmp_path: Path) -> 
         (child,) = set(psutil.Process().children()) - before
         child.kill()
         assert f"{file} has changed; restart the service" in await until_it_says(engine, "has changed")
+    finally:
+        await engine.close()
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_adapters_are_loaded_while_the_engine_runs_and_leave_no_trace(tmp_path: Path) -> None:
+    fetch(MODEL)
+    one, two = adapter(tmp_path / "one.gguf"), adapter(tmp_path / "two.gguf", 0.3)
+    wrong, again = adapter(tmp_path / "wrong.gguf", hidden=896), adapter(tmp_path / "again.gguf")
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    found = {}
+    try:
+        base = await engine.start()
+        for name, file in (("base", None), ("one", one), ("two", two), ("again", again), ("none", None)):
+            identity = await engine.load(None if file is None else read_adapter(file, name), name)
+            found[name] = identity, [reply.masses for reply in await replies(engine, BATCH)]
+            if name == "two":
+                with pytest.raises(CannotLoad, match="incorrect shape"):
+                    await engine.load(read_adapter(wrong, "wrong"), "wrong")
+                assert [reply.masses for reply in await replies(engine, BATCH)] == found["two"][1]
+    finally:
+        await engine.close()
+    assert found["base"] == found["none"]
+    assert found["base"][0] == base
+    assert found["one"] == found["again"]
+    assert len({repr(masses) for _, masses in found.values()}) == 3
+    assert len({identity.weights_digest for identity, _ in found.values()}) == 3
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_child_that_dies_comes_back_with_the_adapter_that_was_loaded(tmp_path: Path) -> None:
+    fetch(MODEL)
+    before = set(psutil.Process().children())
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        await engine.load(read_adapter(adapter(tmp_path / "one.gguf"), "one"), "one")
+        masses = [reply.masses for reply in await replies(engine, BATCH)]
+        (child,) = set(psutil.Process().children()) - before
+        child.kill()
+        async with asyncio.timeout(60):
+            while child.is_running() or not await engine.ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert [reply.masses for reply in await replies(engine, BATCH)] == masses
+    finally:
+        await engine.close()
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_adapter_that_is_overwritten_in_place_is_another_one_and_a_bad_one_leaves_nothing_to_return_to(
+    tmp_path: Path,
+) -> None:
+    fetch(MODEL)
+    file, good = adapter(tmp_path / "one.gguf"), adapter(tmp_path / "good.gguf", 0.2)
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    try:
+        first = await engine.load(read_adapter(file, "one"), "one")
+        adapter(file, 0.1)
+        assert (await engine.load(read_adapter(file, "one"), "two")).weights_digest != first.weights_digest
+        adapter(file, hidden=896)
+        with pytest.raises(EngineUnavailable, match="cannot be loaded again: their files have changed"):
+            await engine.load(read_adapter(file, "one"), "three")
+        assert not await engine.ready()
+        await engine.load(read_adapter(good, "good"), "four")
+        assert (await replies(engine, BATCH))[0].masses is not None
     finally:
         await engine.close()

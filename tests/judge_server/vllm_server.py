@@ -8,9 +8,11 @@ import asyncio
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -37,7 +39,9 @@ class VllmServer:
         sleeps: whether it was started in development mode with sleep mode.
         released: the kinds of memory that it has released: `weights`, `kv_cache`.
         lost: whether the weights' content was discarded and not read again; its answers are then others.
-        moves: the requests to sleep and to wake.
+        moves: the requests to sleep and to wake, and to load adapters.
+        loads: whether it was started for adapters that are loaded at run time.
+        adapters: the paths of the adapters that it has, by name.
         left: how many batch requests the client closed before their answer.
     """
 
@@ -50,6 +54,8 @@ class VllmServer:
     released: set[str] = field(default_factory=set)
     lost: bool = False
     moves: list[str] = field(default_factory=list)
+    loads: bool = False
+    adapters: dict[str, str] = field(default_factory=dict)
     left: int = 0
     root: str = ""
 
@@ -208,7 +214,11 @@ def app_of(server: VllmServer) -> FastAPI:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         card = {"id": MODEL, "object": "model", "owned_by": "vllm", "root": MODEL, "max_model_len": CONTEXT_TOKENS}
-        return {"object": "list", "data": [card]}
+        added = [
+            card | {"id": name, "root": path, "parent": MODEL, "max_model_len": None}
+            for name, path in server.adapters.items()
+        ]
+        return {"object": "list", "data": [card, *added]}
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Any:
@@ -221,8 +231,10 @@ def app_of(server: VllmServer) -> FastAPI:
             return refusal("Too many requests", 429, "RateLimitError")
         if server.released:
             return refusal("EngineCore encountered an issue", 500, "InternalServerError")
+        if body["model"] != MODEL and body["model"] not in server.adapters:
+            return refusal(f"The model `{body['model']}` does not exist.", 404, "NotFoundError")
         noise = [{"role": "user", "content": "lost weights"}] if server.lost else []
-        return completion_of(body, [[*noise, *body["messages"]]])
+        return completion_of(body, [[*noise, *weights_of(server, body), *body["messages"]]])
 
     @app.post("/v1/chat/completions/batch")
     async def batch(request: Request) -> Any:
@@ -245,11 +257,14 @@ def app_of(server: VllmServer) -> FastAPI:
             while not await request.is_disconnected():  # noqa: ASYNC110 - the client leaves in another thread
                 await asyncio.sleep(0.01)
             server.left += 1
-        answer = completion_of(body, conversations)
+        weights = weights_of(server, body)
+        answer = completion_of(body, [[*weights, *messages] for messages in conversations])
         return answer if isinstance(answer, JSONResponse) else with_fault(server.fault, answer)
 
     if server.sleeps:
         add_sleep_routes(app, server)
+    if server.loads:
+        add_adapter_routes(app, server)
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Any:
@@ -257,6 +272,40 @@ def app_of(server: VllmServer) -> FastAPI:
         return {"count": count, "max_model_len": CONTEXT_TOKENS, "tokens": list(range(count))}
 
     return app
+
+
+def weights_of(server: VllmServer, body: dict[str, Any]) -> Messages:
+    """What an adapter changes: the conversation that the answer is drawn from."""
+    path = server.adapters.get(body["model"])
+    return [] if path is None else [{"role": "user", "content": Path(path, "adapter_model.safetensors").read_text()}]
+
+
+def add_adapter_routes(app: FastAPI, server: VllmServer) -> None:
+    """The routes of `vllm/entrypoints/serve/lora/api_router.py`, in whose answers the errors stand at the top level."""
+
+    @app.post("/v1/load_lora_adapter")
+    async def load(request: Request) -> Any:
+        body = await request.json()
+        name, path = body["lora_name"], body["lora_path"]
+        server.moves.append(f"load {path}")
+        if name in server.adapters:
+            return refusal(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+                "'load_inplace' to True.", kind="InvalidUserInput",
+            )  # fmt: skip
+        if "adapter_config.json" not in os.listdir(path):
+            return refusal(f"Loading lora {name} failed: No adapter found for {path}", 404, "NotFoundError")
+        server.adapters[name] = path
+        if server.fault == "written to":
+            await asyncio.to_thread(Path(path, "adapter_model.safetensors").write_text, "changed")
+        return Response(f"Success: LoRA adapter '{name}' added successfully.")
+
+    @app.post("/v1/unload_lora_adapter")
+    async def unload(request: Request) -> Any:
+        name = (await request.json())["lora_name"]
+        server.moves.append(f"unload {name}")
+        del server.adapters[name]
+        return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
 def add_sleep_routes(app: FastAPI, server: VllmServer) -> None:

@@ -160,6 +160,10 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     for verb in ("sleep", "wake"):
         name = "put_judge_to_sleep" if verb == "sleep" else "wake_judge"
         ask(name, "POST", f"/v1/judges/default/{verb}", {"owner": RUN, "lease_s": 900})
+    control = {"groups": [GROUP], "rubric": PRIMES}
+    change = {"version": "step-200", "step": 200, "control": control}
+    ask("load_judge_weights", "PUT", "/v1/judges/default/weights", change)
+    ask("read_judge_weights", "GET", "/v1/judges/default/weights")
     recorder.examples["create_key"]["application/json"]["key"] = f"adj_{made['id']}_…"
     return recorder.examples
 

@@ -121,6 +121,14 @@ class AliasMoved(ServiceError):
         self.current_version = current_version
 
 
+class WeightsChanged(ServiceError):
+    """The judge has other weights than the request expects."""
+
+    type = "urn:adjudge:weights-changed"
+    title = "Weights changed"
+    status = 412
+
+
 class PreconditionRequired(ServiceError):
     """The change requires a precondition such as `If-Match`, and the request has none.
 
@@ -286,6 +294,10 @@ class EngineUnavailable(Exception):
 
 class CannotSleep(EngineUnavailable):
     """The engine has no way to release its model's memory as it was started; the message says how to start it."""
+
+
+class CannotLoad(EngineUnavailable):
+    """The engine cannot load these weights, and has those before; the message says why."""
 
 
 class EngineStartError(Exception):

@@ -213,7 +213,12 @@ def local_judges(settings: Settings) -> dict[str, AnyJudge]:
 
 def build_executor(settings: Settings, url: str | None = None) -> LocalExecutor:
     """The executor of an engine in this process, by default of the default judge. Raises `ValueError`."""
-    return LocalExecutor(build_engine(settings, url), rules=settings.queue_rules, resting=settings.resting_state)
+    return LocalExecutor(
+        build_engine(settings, url),
+        rules=settings.queue_rules,
+        resting=settings.resting_state,
+        adapters=settings.adapters_dir,
+    )
 
 
 def with_combined(judges: Mapping[str, Judge], given: Mapping[str, str | CombinedJudgeSettings]) -> dict[str, AnyJudge]:

@@ -131,6 +131,8 @@ class Settings(BaseSettings):
     engine_api_key: SecretStr | None = None
     """API key for openai+http(s):// and systemone+http(s):// engines and for `adjudge measure --embeddings`. Other
     engines do not use it. Do not put a key in a URL: URLs are displayed and logged."""
+    adapters_dir: Path | None = None
+    """Folder of LoRA adapters that judges in this process may load while they run; without it, none."""
     templates_dir: Path | None = None
     """Folder of template sets, one folder per set."""
     signing_secret: SecretStr | None = Field(default=None, min_length=16)

@@ -106,8 +106,10 @@ class KeyedService:
     all_recorded: bool = False
 
     @classmethod
-    async def start(cls, folder: Path, engine: ScriptedEngine | None = None, **authenticator: bool) -> "KeyedService":
-        """A service on the migrated SQLite file `rubrics.db` in a folder."""
+    async def start(
+        cls, folder: Path, engine: ScriptedEngine | None = None, adapters: Path | None = None, **authenticator: bool
+    ) -> "KeyedService":
+        """A service on the migrated SQLite file `rubrics.db` in a folder, whose judge loads adapters from another."""
         url = f"sqlite+aiosqlite:///{folder / 'rubrics.db'}"
         tenants, rubrics, ledger = (
             TenantStore(url, actor=lambda: current_identity().actor),
@@ -127,7 +129,7 @@ class KeyedService:
             keys=tenants,
             projects=tenants,
         )
-        service.judges["default"] = await _judge(engine)
+        service.judges["default"] = await _judge(engine, adapters)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         return cls(tenants, rubrics, ledger, kept, recorder, transport)
 
@@ -156,7 +158,8 @@ class KeyedService:
         await self.ledger.close()
 
 
-async def _judge(engine: ScriptedEngine | None) -> Judge:
-    judge = Judge(LocalExecutor(engine or ScriptedEngine()), MemoryCache(), cache_salt=project_salt)
+async def _judge(engine: ScriptedEngine | None, adapters: Path | None) -> Judge:
+    executor = LocalExecutor(engine or ScriptedEngine(), adapters=adapters)
+    judge = Judge(executor, MemoryCache(), cache_salt=project_salt)
     await judge.start()
     return judge

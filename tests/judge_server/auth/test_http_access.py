@@ -86,7 +86,7 @@ def scope_for(method: str, path: str) -> str:
     if path.startswith("/v1/projects"):
         return "projects:write"
     if path.startswith("/v1/judges"):
-        return "judges:write"
+        return "read" if method == "GET" else "judges:write"
     if path in ("/v1/rewards", "/v1/rewards/recompute", "/v1/comparisons") or path.startswith("/v1/compat/"):
         return "score"
     if method == "GET":
@@ -235,7 +235,7 @@ async def test_a_project_cannot_read_what_another_owns(keyed: KeyedService) -> N
             seen, unseen = await ask(mine, "GET", path), await ask(b, "GET", path)
             if path == "/metrics" or path.startswith("/v1/projects"):
                 assert unseen.status_code == 403
-            elif path in ("/v1", "/v1/ledger"):
+            elif path in ("/v1", "/v1/ledger", "/v1/judges/{name}/weights"):
                 assert unseen.json() == seen.json()  # about the process, not a project
                 assert "team/a" not in unseen.text
             elif path == "/v1/keys":

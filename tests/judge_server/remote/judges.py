@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -52,9 +54,12 @@ class ListeningJudge:
 
 
 @asynccontextmanager
-async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncIterator[list[ListeningJudge]]:
-    """A listening judge for each engine."""
-    served = [ListeningJudge(await support.judge(engine, queue_calls=queue_calls)) for engine in engines]  # type: ignore[arg-type]
+async def judges(
+    *engines: Engine | None, queue_calls: int = 1000, adapters: Path | None = None
+) -> AsyncIterator[list[ListeningJudge]]:
+    """A listening judge for each engine, which loads adapters from this folder."""
+    options: dict[str, Any] = {"queue_calls": queue_calls, "adapters": adapters}
+    served = [ListeningJudge(await support.judge(engine, **options)) for engine in engines]  # type: ignore[arg-type]
     async with AsyncExitStack() as stack:
         for one in served:
             await one.start()

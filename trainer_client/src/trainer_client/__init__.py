@@ -32,6 +32,7 @@ from trainer_client.errors import (
     TimedOut,
     Unauthorized,
     UnknownRubric,
+    WeightsChanged,
 )
 from trainer_client.wire import Criterion, Group, LengthPenalty, Message, OverlongPenalty, Pair, Response, RubricContent
 
@@ -88,5 +89,6 @@ __all__ = [
     "TimedOut",
     "Unauthorized",
     "UnknownRubric",
+    "WeightsChanged",
     "__version__",
 ]

@@ -72,6 +72,10 @@ class AliasMoved(AdjudgeError):
     code = "alias-moved"
 
 
+class WeightsChanged(AdjudgeError):
+    """The judge has other weights than the request expects, because somebody else changed them."""
+
+
 class Unauthorized(AdjudgeError):
     """The service requires an API key, or the key is invalid; set the client's `api_key`."""
 
@@ -185,6 +189,7 @@ ERROR_CLASSES: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:unsuitable-rubric": RubricRefused,
     "urn:adjudge:retired-rubric": RubricRetired,
     "urn:adjudge:alias-moved": AliasMoved,
+    "urn:adjudge:weights-changed": WeightsChanged,
     "urn:adjudge:precondition-required": InvalidRequest,
     "urn:adjudge:method-not-allowed": InvalidRequest,
     "urn:adjudge:unsupported-media-type": InvalidRequest,

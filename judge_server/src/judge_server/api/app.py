@@ -56,6 +56,7 @@ _AUTHENTICATED_ROUTERS = (
     projects.projects_router,
     projects.keys_router,
     judges.router,
+    judges.weights_router,
     operations.router,
 )
 """The routers that require an API key with the scope they declare. The health routes are open."""
@@ -131,7 +132,7 @@ TAGS = (
     ("rubrics", "Versions of rubrics, their aliases, tags and retirement."),
     ("operations", "Long work: submit, follow, read, cancel and retry it."),
     ("project", "The project of a key: its limits, usage, keys and audit log."),
-    ("judges", "Put a judge to sleep, and wake it."),
+    ("judges", "Put a judge to sleep, wake it, and change its weights."),
     ("service", "Health, capabilities and metrics."),
 )
 """The tags of the routes, in the order of the document, and what each is about."""

@@ -28,6 +28,7 @@ from judge_server.ports import (
 )
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.drift import DriftLog
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker
@@ -68,6 +69,7 @@ class Service:
         prediction_metrics: the calls that runs are expected to make, for Prometheus.
         tracker_url: the address of a run in a tracker such as W&B, with {run} for its name.
         judge_measurements: reads how often judges err, as measured with their stored calibrations.
+        drift: what control sets said about judges whose weights change.
         session_secret: signs the sessions of the console; all processes behind one address need the same.
     """
 
@@ -94,6 +96,7 @@ class Service:
     prediction_metrics: PredictionMetrics | None = None
     tracker_url: str | None = None
     judge_measurements: "Callable[[], Awaitable[Sequence[ErrorSource]]] | None" = None
+    drift: DriftLog = field(default_factory=DriftLog)
     session_secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
 
     @property

@@ -11,11 +11,21 @@ import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from judge_server.errors import CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.errors import CannotLoad, CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
-from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, PoolState, Reply, SleepingEngine
+from judge_server.ports import (
+    Adapter,
+    Batch,
+    CallFailure,
+    Engine,
+    EngineIdentity,
+    LoadingEngine,
+    PoolState,
+    Reply,
+    SleepingEngine,
+)
 
 log = logging.getLogger("adjudge")
 
@@ -47,6 +57,13 @@ def difference(one: EngineIdentity, other: EngineIdentity) -> str:
     return ""
 
 
+class LoadedAdapter(NamedTuple):
+    """What members have loaded: the arguments of `LoadingEngine.load`."""
+
+    adapter: Adapter | None
+    version: str
+
+
 class PooledEngine:
     """A member's engine, and its start in progress.
 
@@ -59,6 +76,7 @@ class PooledEngine:
         why: why it is not up, if it is not.
         may_recover: whether its last start failed in a way that may pass.
         batches: how many batches it takes at a time; 0 until it has been up.
+        weights: what it loads after each start; None for nothing but the weights of its URL.
     """
 
     def __init__(self, name: str, make: Callable[[], Engine], start_breaker: CircuitBreaker) -> None:
@@ -69,6 +87,7 @@ class PooledEngine:
         self.why = "it has not started yet"
         self.may_recover = False
         self.batches = 0
+        self.weights: LoadedAdapter | None = None
         self._make = make
         self._used = False
         self._start_breaker = start_breaker
@@ -120,6 +139,15 @@ class PooledEngine:
             await self.engine.wake()
             self.asleep = self.released = False
 
+    async def load(self, weights: LoadedAdapter) -> EngineIdentity:
+        """Have the engine load other weights, and after each later start. Raises as `LoadingEngine.load` does."""
+        if not isinstance(self.engine, LoadingEngine):
+            raise CannotLoad(f"{self.name}: its engine cannot load other weights while it stays started")
+        try:
+            return await self.engine.load(*weights)
+        except EngineUnavailable as error:
+            raise type(error)(f"{self.name}: {error}") from error
+
     async def close(self) -> None:
         """Cancel a start in progress, and release the engine."""
         if self._starting is not None:
@@ -133,8 +161,9 @@ class PooledEngine:
             self.engine = self._make()
         self._used = True
         try:
-            return await self.engine.start()
-        except (EngineStartError, OSError) as error:
+            identity = await self.engine.start()
+            return identity if self.weights is None else await self.load(self.weights)
+        except (EngineStartError, EngineUnavailable, OSError) as error:
             self.why, self.may_recover = str(error), isinstance(error, EngineNotReady)
             return None
 
@@ -164,7 +193,7 @@ class EnginePool:
         self._pool = Pool(pooled, self._check_health, rules)
         self._straggler_timeout_s = straggler_timeout_s
         self._identity: EngineIdentity | None = None
-        self._asleep = False
+        self._asleep = self._loading = False
 
     def members(self) -> list[MemberView]:
         """Return each member's name, state and number of calls in flight."""
@@ -299,6 +328,52 @@ class EnginePool:
             member.mark_down(f"it does not wake: {error}")
         self._asleep = False
 
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Have every member that is up load other weights. A member that is down loads them when it is started again.
+
+        Raises:
+            CannotLoad: a member cannot. The others have the weights before again, or are out of the pool until then.
+            EngineUnavailable: no member has known weights.
+        """
+        up = [member for member in self._pool.members if not member.gone.is_set()]
+        wanted = LoadedAdapter(adapter, version)
+        self._loading = True  # no member is checked, nor joins with the weights before
+        try:
+            done = await asyncio.gather(*(member.target.load(wanted) for member in up), return_exceptions=True)
+            errors = [one for one in done if isinstance(one, BaseException)]
+            if not errors:
+                identities = [one for one in done if isinstance(one, EngineIdentity)]
+                self._identity = self._common_identity(
+                    dict(zip([member.name for member in up], identities, strict=True))
+                )
+                for member in self._pool.members:
+                    member.target.weights = wanted
+                return self._identity
+            await asyncio.gather(*map(self._take_back, up, done))
+        except EngineStartError as error:  # the members are not the same judge, or none is up
+            await asyncio.gather(*map(self._take_back, up, done))
+            raise CannotLoad(str(error)) from error
+        finally:
+            self._loading = False
+        refused = all(isinstance(error, CannotLoad) for error in errors)
+        known = refused or any(not member.gone.is_set() for member in up)
+        raise (CannotLoad if known else EngineUnavailable)("; ".join(map(str, errors)))
+
+    async def _take_back(self, member: Member[PooledEngine], loaded: EngineIdentity | BaseException) -> None:
+        """Give a member the weights before, if it has others. If that fails, it is started again, out of the pool."""
+        if isinstance(loaded, CannotLoad):
+            return
+        why = str(loaded)
+        if isinstance(loaded, EngineIdentity):
+            assert self._identity is not None
+            try:
+                found = await member.target.load(member.target.weights or LoadedAdapter(None, "start"))
+                why = difference(found, self._identity)
+            except EngineUnavailable as error:
+                why = str(error)
+        if why:
+            member.mark_down(f"it does not get its weights back: {why}")
+
     async def close(self) -> None:
         """Release all members; calls in flight fail."""
         await self._pool.close()
@@ -340,14 +415,14 @@ class EnginePool:
     async def _check_health(self, pooled: PooledEngine) -> bool:
         """Whether a member is healthy. One that is down is started again, and accepted if it is the same judge."""
         gone = self._pool.member(pooled.name).gone.is_set()
-        if self._asleep and (gone or pooled.released):
+        if self._loading or (self._asleep and (gone or pooled.released)):
             return not gone
         if pooled.up and not gone:
             return await pooled.engine.ready()
         pooled.up = False
         reported = pooled.why
         identity = await pooled.start()
-        if identity is None:
+        if identity is None or self._loading:
             return False
         assert self._identity is not None
         if not (differs := difference(identity, self._identity)):

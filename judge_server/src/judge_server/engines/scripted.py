@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count, cycle
 from typing import Any
@@ -18,6 +19,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from judge_server.engines.common import RunningCalls, UrlOptions
 from judge_server.ports import (
+    Adapter,
     AnswerForm,
     Batch,
     Call,
@@ -227,6 +229,7 @@ class ScriptedEngine:
         self._running_calls = RunningCalls()
         self._running = False
         self._asleep = False
+        self._adapter = ""
 
     @property
     def concurrent_calls(self) -> int | None:
@@ -255,9 +258,13 @@ class ScriptedEngine:
         """Start; there is nothing to load."""
         self._running = True
         self._semaphore = asyncio.Semaphore(self._concurrent_batches)
+        return self._identity
+
+    @property
+    def _identity(self) -> EngineIdentity:
         return EngineIdentity(
-            model="scripted",
-            weights_digest=self._weights_digest,
+            model=f"scripted+{self._adapter[:12]}" if self._adapter else "scripted",
+            weights_digest=f"{self._weights_digest} {self._adapter}".rstrip(),
             engine="scripted",
             chat_template_digest="none",
             decoding="scripted",
@@ -294,6 +301,11 @@ class ScriptedEngine:
         """Answer calls again."""
         self._asleep = False
 
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Answer as the script does to prompts that hold the hash of the adapter, which may be any file."""
+        self._adapter = "" if adapter is None else adapter.sha256
+        return self._identity
+
     async def close(self) -> None:
         """Close; later calls fail."""
         self._running = False
@@ -308,7 +320,8 @@ class ScriptedEngine:
             return CallFailure("engine", f"the scripted engine is {'asleep' if self._asleep else 'closed'}")
         if (tokens := _room(batch, call)) > self._context_tokens:
             return CallFailure("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}")
-        outcome = self._script(batch, call)
+        asked = replace(batch, system=f"{batch.system}\0{self._adapter}") if self._adapter else batch
+        outcome = self._script(asked, call)
         return _shown(call.answer, outcome, self._capabilities) if isinstance(outcome, Reply) else outcome
 
 

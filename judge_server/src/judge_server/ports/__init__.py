@@ -8,6 +8,7 @@ connects them.
 from judge_server.ports.engine import (
     IMAGE_TOKENS,
     MASS_TOLERANCE,
+    Adapter,
     AnswerForm,
     Batch,
     Call,
@@ -17,6 +18,7 @@ from judge_server.ports.engine import (
     EngineIdentity,
     JsonOutput,
     LabelChoice,
+    LoadingEngine,
     Option,
     PoolState,
     Reasoning,
@@ -52,6 +54,7 @@ from trainer_client.wire.operations import Operation, OperationKind, OperationPr
 __all__ = [
     "IMAGE_TOKENS",
     "MASS_TOLERANCE",
+    "Adapter",
     "AnswerForm",
     "ApiKeyStore",
     "AuditTrail",
@@ -71,6 +74,7 @@ __all__ = [
     "Ledger",
     "LedgerReader",
     "LintFinding",
+    "LoadingEngine",
     "NamedRubric",
     "Operation",
     "OperationKind",

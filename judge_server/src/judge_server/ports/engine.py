@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from judge_server.pools import MemberView
@@ -291,4 +292,33 @@ class SleepingEngine(Protocol):
         """Load the same model again, so that calls get the answers that they got before, also after a failed `sleep`.
 
         Raises `EngineUnavailable`, which says why, if it cannot now.
+        """
+
+
+class Adapter(NamedTuple):
+    """A LoRA adapter: the name that it was asked for by, its resolved path, and the SHA-256 of its content, in hex."""
+
+    name: str
+    path: Path
+    sha256: str
+
+    @property
+    def id(self) -> str:
+        """A short name that only this content has."""
+        return self.sha256[:12]
+
+
+@runtime_checkable
+class LoadingEngine(Protocol):
+    """What an engine has besides the methods of `Engine` if it can change its weights while it stays started."""
+
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Answer with this adapter on the weights of the engine's URL, or with these alone, and return the identity.
+
+        The identity's weights follow from the content of the files alone, wherever they are. Only where the engine
+        cannot see them do they follow from `version`. Called while no batch is at the engine and it is awake.
+
+        Raises:
+            CannotLoad: it cannot; the weights are those before.
+            EngineUnavailable: it failed; which weights it has is unknown, and no call comes until a later `load`.
         """

@@ -12,7 +12,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -23,7 +23,15 @@ from opentelemetry.trace import SpanKind
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.engines.openai.http import retry_after_s
-from judge_server.errors import CannotSleep, EngineStartError, EngineUnavailable, NotReady, Overloaded
+from judge_server.errors import (
+    CannotLoad,
+    CannotSleep,
+    EngineStartError,
+    EngineUnavailable,
+    NotReady,
+    Overloaded,
+    WeightsChanged,
+)
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.results import (
     Caller,
@@ -40,6 +48,7 @@ from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease, SleepReport, together
+from judge_server.scheduling.weights import VersionGate, WeightsOrder, WeightsReport, require_tag, weights_tag
 from trainer_client import __version__
 from trainer_client.wire import Problem
 from trainer_client.wire.judges import SleepState
@@ -65,6 +74,7 @@ HEARTBEATS_MISSED = 3
 
 ROOT = "/internal/v1"
 BATCH, LEASE, REPORT = TypeAdapter(Batch), TypeAdapter(Lease), TypeAdapter(SleepReport)
+ORDER, WEIGHTS = TypeAdapter(WeightsOrder), TypeAdapter(WeightsReport)
 _JSON = {"Content-Type": "application/json"}
 
 _BROKEN = (httpx2.HTTPError, OSError, RuntimeError, AttributeError)
@@ -206,6 +216,29 @@ class JudgeClient:
             raise CannotSleep(problem.detail)
         raise NotReady(f"the judge at {self.url}: {problem.detail}", retry_after_s=2)
 
+    async def load(self, order: WeightsOrder) -> WeightsReport:
+        """Have the judge load other weights.
+
+        Raises:
+            CannotLoad, WeightsChanged: it has the weights before.
+            NotReady: its requests under way have not ended, or which weights it has is unknown.
+            JudgeUnavailable: it does not answer, or is of a version that loads no weights.
+        """
+        try:
+            answer = await self._client.post(f"{ROOT}/weights", content=ORDER.dump_json(order), headers=_JSON)
+            if answer.status_code == HTTPStatus.OK:
+                return WEIGHTS.validate_json(answer.content)
+            problem = Problem.model_validate_json(answer.content)
+        except (*_BROKEN, ValidationError) as error:
+            raise self._unavailable(error) from error
+        if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise CannotLoad(problem.detail)
+        if answer.status_code == HTTPStatus.PRECONDITION_FAILED:
+            raise WeightsChanged(problem.detail)
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise NotReady(f"The judge at {self.url}: {problem.detail}", retry_after_s=2)
+        raise JudgeUnavailable(f"the judge at {self.url} answered HTTP {answer.status_code}: {problem.detail}")
+
     async def close(self) -> None:
         """Close every connection; requests in progress fail."""
         await self._client.aclose()
@@ -256,6 +289,9 @@ class RemoteExecutor:
         self._identified = asyncio.Event()
         self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
         self._sleep_states: dict[str, SleepState] = {}
+        self._gate = VersionGate()
+        self._loading = asyncio.Lock()
+        self._weights: dict[str, WeightsReport] = {}
 
     @property
     def unavailable_reason(self) -> str:
@@ -304,6 +340,49 @@ class RemoteExecutor:
             raise JudgeUnavailable(f"no answer from the judge at {link.url}") from error
         self._sleep_states[link.url] = report.state
         return report
+
+    @property
+    def weights(self) -> WeightsReport:
+        """The weights of the judges that calls are sent to."""
+        tag = weights_tag(self.identity)
+        known = (report for report in self._weights.values() if report.tag == tag)
+        return next(known, WeightsReport(self.identity.model, tag))
+
+    async def load(self, order: WeightsOrder) -> WeightsReport:
+        """Have every judge that is up load other weights, once the requests of this api have ended.
+
+        Each judge waits for the requests of other apis, which then find out that it has other weights. If some fail,
+        calls go to those that have the weights before, until a later load succeeds. Raises the first error.
+        """
+        async with self._loading:
+            require_tag(order, self.weights)
+            async with self._gate.change(order.wait_s):
+                links = self._up
+                if not links:
+                    raise NotReady("no judge is available; see the api's log for the reason", retry_after_s=2)
+                done = await asyncio.gather(*[link.load(order) for link in links], return_exceptions=True)
+                for one in done:
+                    if isinstance(one, JudgeUnavailable):
+                        raise NotReady(str(one), retry_after_s=2) from one
+                    if isinstance(one, BaseException):
+                        raise one
+                await self._take_over(links[0])
+                self._weights |= {
+                    link.url: one for link, one in zip(links, done, strict=True) if isinstance(one, WeightsReport)
+                }
+                return self.weights
+
+    async def _take_over(self, link: JudgeClient) -> None:
+        try:
+            identity = (await link.handshake()).identity
+        except JudgeUnavailable as error:
+            raise NotReady(str(error), retry_after_s=2) from error
+        if identity is not None:
+            self.identity = identity
+
+    def one_version(self, deadline: float) -> AbstractAsyncContextManager[None]:
+        """Keep requests and changes of weights of this api apart."""
+        return self._gate.request(deadline)
 
     @property
     def _up(self) -> list[JudgeClient]:
@@ -365,12 +444,16 @@ class RemoteExecutor:
             raise
         self._errors.pop(link.url, None)
         self._sleep_states[link.url] = handshake.sleep_state
+        if handshake.weights is not None:
+            self._weights[link.url] = handshake.weights
         if handshake.identity is None or not handshake.ready:
             return False
         if not self._identified.is_set():
             self.identity = handshake.identity
             self._identified.set()
         elif identity_digest(handshake.identity) != identity_digest(self.identity):
+            if self._loading.locked():  # the judges change their weights one by one
+                return True
             if any(member.target is not link and not member.gone.is_set() for member in self._pool.members):
                 raise JudgeUnavailable(
                     f"it judges with {handshake.identity.model}, but the others judge with {self.identity.model}"

@@ -26,6 +26,7 @@ from judge_server.ports import (
     LabelChoice,
     TokenChoice,
 )
+from judge_server.scheduling.weights import WeightsReport
 from trainer_client.wire.judges import SleepState
 
 PROTOCOL_VERSION = 6
@@ -48,7 +49,7 @@ class Handshake(ProtocolMessage):
     """A judge's identity, and whether it can judge now. Without an identity, it has not started yet.
 
     `heartbeat_s` is the longest time between two lines of an answer in progress; 0 for no guarantee. A judge that is
-    asleep is ready, because it takes calls and answers them when it is awake.
+    asleep is ready, because it takes calls and answers them when it is awake. `weights` says which weights it has.
     """
 
     protocol: int
@@ -57,6 +58,7 @@ class Handshake(ProtocolMessage):
     ready: bool
     heartbeat_s: float = 0.0
     sleep_state: SleepState = "awake"
+    weights: WeightsReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, TypeVar
@@ -19,9 +19,9 @@ from judge_server.api.http import problems
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
-from judge_server.errors import CannotSleep, EngineUnavailable, InvalidRequest, NotReady
+from judge_server.errors import CannotLoad, CannotSleep, EngineUnavailable, InvalidRequest, NotReady
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.results import Caller, Outcomes
+from judge_server.judging.results import Outcomes
 from judge_server.observability.logs import bind_log_context
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
@@ -29,6 +29,7 @@ from judge_server.queueing import label_of_run
 from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from judge_server.scheduling.sleep import Lease, SleepReport
+from judge_server.scheduling.weights import WeightsOrder, WeightsReport
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -144,6 +145,7 @@ async def _handshake(process: Process) -> Response:
         ready=judge is not None and await judge.executor.ready(),
         heartbeat_s=HEARTBEAT_INTERVAL_S,
         sleep_state="awake" if judge is None else judge.executor.sleep_state,
+        weights=None if judge is None else judge.executor.weights,
     )
     return Response(message.model_dump_json(), media_type="application/json")
 
@@ -170,6 +172,16 @@ async def _leases(request: Request, process: Process) -> Response:
     return Response(_REPORT.dump_json(report), media_type="application/json")
 
 
+@_judging.post("/weights")
+async def _weights(request: Request, process: Process) -> Response:
+    order = await _message(request, _ORDER)
+    try:
+        report = await process.ready_judge().executor.load(order)
+    except CannotLoad as error:
+        raise InvalidRequest(str(error)) from error
+    return Response(_WEIGHTS.dump_json(report), media_type="application/json")
+
+
 @_judging.post("/outcomes")
 async def _outcomes(request: Request, process: Process) -> Response:
     shard = await _message(request, _SHARD)
@@ -177,29 +189,34 @@ async def _outcomes(request: Request, process: Process) -> Response:
     judge = process.ready_judge()
     if shard.protocol != PROTOCOL_VERSION:
         raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, not {shard.protocol}")
-    if shard.identity != identity_digest(judge.identity):
-        raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
     try:
         plans = shard.response_plans()
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    events = _result_events(judge, plans, shard.batch_caller, shard.deadline_s)
+    events = _result_events(judge, plans, shard)
     first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
     return StreamingResponse(_encoded(first, events), media_type=NDJSON)
 
 
 async def _result_events(
-    judge: Judge, plans: Sequence[ResponsePlan], caller: Caller, deadline_s: float
+    judge: Judge, plans: Sequence[ResponsePlan], shard: ShardRequest
 ) -> AsyncGenerator[ResultEvent, None]:
     """Yield outcomes as responses are done, then those left at the deadline, with heartbeats in between.
 
     Raises:
         Overloaded: the judge's queue is full; nothing is yielded.
+        NotReady: the judge has other weights than those asked for, or is loading them; nothing is yielded.
     """
     now = asyncio.get_running_loop().time
     unsent, last_sent_at = Outcomes(), now()
-    judging = judge.judge(plans, now() + deadline_s, caller=caller, tick_s=RESULT_FLUSH_INTERVAL_S)
-    async with aclosing(judging):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(judge.executor.one_version(now()))
+        if shard.identity != identity_digest(judge.identity):
+            raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
+        judging = judge.judge(
+            plans, now() + shard.deadline_s, caller=shard.batch_caller, tick_s=RESULT_FLUSH_INTERVAL_S
+        )
+        await stack.enter_async_context(aclosing(judging))
         async for judged in judging:
             unsent.add(judged.outcomes)
             if unsent.by_digest:
@@ -220,6 +237,7 @@ async def _encoded(first: ResultEvent, events: AsyncGenerator[ResultEvent, None]
 
 _BATCH, _SHARD = TypeAdapter(Batch), TypeAdapter(ShardRequest)
 _LEASE, _REPORT = TypeAdapter(Lease), TypeAdapter(SleepReport)
+_ORDER, _WEIGHTS = TypeAdapter(WeightsOrder), TypeAdapter(WeightsReport)
 _JSON = re.compile(r"\s*application/json\s*(;|$)", re.IGNORECASE)
 
 

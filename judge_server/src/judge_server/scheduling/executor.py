@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
+from pathlib import Path
 from typing import Protocol
 
 from judge_server.errors import EngineUnavailable, Overloaded
@@ -29,6 +30,7 @@ from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, C
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease, SleepControl, SleepReport
 from judge_server.scheduling.time_sharing import next_slice
+from judge_server.scheduling.weights import VersionGate, WeightsControl, WeightsOrder, WeightsReport
 from trainer_client.wire.judges import RestingState, SleepState
 
 
@@ -60,6 +62,26 @@ class ExecutorStatus(Protocol):
         Raises:
             CannotSleep: it cannot sleep, and stays awake.
             NotReady: it failed to fall asleep or to wake, or could not be reached.
+        """
+
+    @property
+    def weights(self) -> WeightsReport:
+        """The weights that it has."""
+
+    async def load(self, order: WeightsOrder) -> WeightsReport:
+        """Judge with other weights, once the requests under way have ended.
+
+        Raises:
+            CannotLoad: it cannot, or is asleep, and has the weights before.
+            WeightsChanged: its weights are not those that the order expects.
+            NotReady: requests under way have not ended, or which weights it has is unknown now.
+        """
+
+    def one_version(self, deadline: float) -> AbstractAsyncContextManager[None]:
+        """Keep its weights as they are inside the block, which is a request; waits until `deadline` for a change.
+
+        Raises:
+            NotReady: other weights are still being loaded at the deadline, or which ones it has is unknown.
         """
 
     @property
@@ -207,7 +229,7 @@ class LocalPendingJudgement:
 class LocalExecutor:
     """An engine in this process, and the queue in front of it. `clock` returns seconds.
 
-    `resting` is the engine's state while nobody holds a lease.
+    `resting` is the engine's state while nobody holds a lease. `adapters` is the folder that adapters are loaded from.
     """
 
     identity: EngineIdentity
@@ -219,6 +241,7 @@ class LocalExecutor:
         *,
         rules: QueueRules = DEFAULT_QUEUE_RULES,
         resting: RestingState = "awake",
+        adapters: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine
@@ -227,7 +250,11 @@ class LocalExecutor:
         self.max_calls = rules.calls
         self._rules = rules
         self._resting = resting
+        self._adapters = adapters
         self._clock = clock
+        self._gate = VersionGate()
+        self._weights: WeightsControl | None = None
+        self._loads: set[asyncio.Task[WeightsReport]] = set()
         self._sleep: SleepControl | None = None
         self._runner: CallRunner | None = None
 
@@ -238,8 +265,8 @@ class LocalExecutor:
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the engine does not wake, or does not fall asleep."""
-        return "" if self._sleep is None else self._sleep.problem
+        """Why the engine does not wake, does not fall asleep, or must not be asked."""
+        return self._gate.problem or ("" if self._sleep is None else self._sleep.problem)
 
     @property
     def sleep_state(self) -> SleepState:
@@ -249,6 +276,24 @@ class LocalExecutor:
     async def hold(self, lease: Lease) -> SleepReport:
         """Take the lease, and wait until the engine follows."""
         return await self._control.hold(lease)
+
+    @property
+    def weights(self) -> WeightsReport:
+        """The weights that the engine has."""
+        assert self._weights is not None, "the executor has not started"
+        return self._weights.report
+
+    async def load(self, order: WeightsOrder) -> WeightsReport:
+        """Load other weights. A change that has begun is finished, also if the wait for it is cancelled."""
+        assert self._weights is not None, "the executor has not started"
+        task = asyncio.create_task(self._weights.load(order))
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        return await asyncio.shield(task)
+
+    def one_version(self, deadline: float) -> AbstractAsyncContextManager[None]:
+        """Keep the engine's weights as they are inside the block."""
+        return self._gate.request(deadline)
 
     async def start(self, metrics: JudgeMetrics) -> None:
         """Load the engine."""
@@ -263,6 +308,7 @@ class LocalExecutor:
         self._metrics = metrics
         self._runner = CallRunner(self.engine, self.admission, self.write_buffer, metrics)
         self._sleep = SleepControl(self.engine, self.admission, resting=self._resting)
+        self._weights = WeightsControl(self.engine, self.identity, self._gate, self._sleep, self._adapters, self._adopt)
         metrics.watch(self.admission)
 
     def submit(
@@ -336,7 +382,7 @@ class LocalExecutor:
 
     async def ready(self) -> bool:
         """Return whether the engine could answer now, or is asleep as it should be."""
-        if self.sleep_state != "awake":
+        if self._gate.problem or self.sleep_state != "awake":
             return not self.unavailable_reason
         return await self.engine.ready()
 
@@ -346,11 +392,17 @@ class LocalExecutor:
 
     async def close(self) -> None:
         """Release the model."""
+        for one in self._loads:
+            one.cancel()
+        await asyncio.gather(*self._loads, return_exceptions=True)
         if self._sleep is not None:
             await self._sleep.close()
         if self._runner is not None:
             self._runner.recovery.close()
         await self.engine.close()
+
+    def _adopt(self, identity: EngineIdentity) -> None:
+        self.identity = identity
 
     @property
     def _control(self) -> SleepControl:

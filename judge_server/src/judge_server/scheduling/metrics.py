@@ -7,18 +7,20 @@ and a run that gets a label starts at 0.
 """
 
 import collections
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from judge_server.judging.results import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailure
 from judge_server.queueing import DecayingRate, label_of_run
+from trainer_client.wire.judges import WeightsDrift
 
 OTHER_LABEL = "(other)"
 NO_RUN_LABEL = "(none)"
@@ -93,6 +95,16 @@ class JudgeMetrics(Collector):
             "adjudge_engine_counts_clipped",
             "Replies whose token counts were impossible and were clipped to what the request allows",
         )
+        self._weights = counter(
+            "adjudge_weights_changes", "Changes of the judge's weights: loaded, refused, or failed", ["outcome"]
+        )
+        self._step = Gauge("adjudge_weights_step", "Training step of the judge's weights", registry=registry)
+        self._drift = Gauge(
+            "adjudge_weights_drift",
+            "Last drift on a control set: share of verdicts changed, mean change and mean distance of probabilities",
+            ["figure"],
+            registry=registry,
+        )
         self._shed = counter("adjudge_requests_shed", "Requests refused with 429 because the queue was full")
         self._shed_calls = counter("adjudge_calls_shed", "The judge calls of refused requests")
         ProcessCollector(registry=registry)
@@ -124,6 +136,22 @@ class JudgeMetrics(Collector):
         """Count a refused request, and its calls."""
         self._shed.inc()
         self._shed_calls.inc(calls)
+
+    def count_weights(self, outcome: Literal["loaded", "refused", "failed"], step: int | None = None) -> None:
+        """Count a change of weights, and note the training step of those loaded."""
+        self._weights.labels(outcome).inc()
+        if outcome == "loaded":
+            self._step.set(math.nan if step is None else step)
+
+    def set_drift(self, drift: WeightsDrift) -> None:
+        """Set the drift of the weights on a control set."""
+        figures = {
+            "changed": drift.changed,
+            "probability_change": drift.probability_change,
+            "probability_distance": drift.probability_distance,
+        }
+        for figure, value in figures.items():
+            self._drift.labels(figure).set(math.nan if value is None else value)
 
     def count_clipped_reply(self) -> None:
         """Count a reply with impossible token counts, which were clipped."""

@@ -11,16 +11,18 @@ deadlines, and do not wake the engine.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from judge_server.errors import CannotSleep, EngineUnavailable, NotReady
+from judge_server.errors import CannotLoad, CannotSleep, EngineUnavailable, NotReady
 from judge_server.ports import Engine, SleepingEngine
 from judge_server.scheduling.admission import Admission
 from trainer_client.wire.judges import RestingState, SleepState
 
 log = logging.getLogger("adjudge")
+
+ResultT = TypeVar("ResultT")
 
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 """The pause before a failed attempt is repeated: each is twice the one before, up to the most."""
@@ -78,6 +80,7 @@ class SleepControl:
         self._changed = asyncio.Event()
         self._awake = asyncio.Event()
         self._awake.set()
+        self._moving = asyncio.Lock()
         self._step: asyncio.Future[EngineUnavailable | None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
 
@@ -110,6 +113,28 @@ class SleepControl:
         """Wait until the engine can be called."""
         await self._awake.wait()
 
+    def require_awake(self) -> None:
+        """Raise `CannotLoad` if the engine is asleep, or on its way."""
+        if self.state != "awake":
+            raise CannotLoad("it is asleep; wake it, load the weights, and let it sleep again")
+
+    async def while_idle(self, change: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Pause admission, wait until the batches at the engine have ended, make a change of it, and resume.
+
+        Raises:
+            CannotLoad: the engine is asleep, or on its way. Otherwise, raises what `change` does.
+        """
+        async with self._moving:
+            self.require_awake()
+            idle = asyncio.Event()
+            self._admission.pause(idle.set)
+            try:
+                if not self._admission.idle:
+                    await idle.wait()
+                return await change()
+            finally:
+                self._admission.resume()
+
     async def close(self) -> None:
         """Stop driving the engine, which stays as it is."""
         self._task.cancel()
@@ -131,7 +156,8 @@ class SleepControl:
             self.problem = ""
             problem: EngineUnavailable | None = None
             try:
-                await self._take_step()
+                async with self._moving:
+                    await self._take_step()
                 self._pause_s = 0.0
             except CannotSleep as error:
                 problem = error

@@ -6,15 +6,15 @@ about all of the response's escalated criteria in one batch.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal
 
 from prometheus_client import Counter
 
-from judge_server.errors import CannotSleep, NotReady, invalid_field
+from judge_server.errors import CannotLoad, CannotSleep, NotReady, invalid_field
 from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import (
     CascadeRule,
@@ -42,6 +42,7 @@ from judge_server.pools import MemberView
 from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease, SleepReport, hold_all, together
+from judge_server.scheduling.weights import WeightsOrder, WeightsReport
 from judge_server.scoring.judge import Judge, JudgeKind
 from trainer_client.wire import JudgingOptions, UsedProtocol
 from trainer_client.wire.judges import SleepState
@@ -117,6 +118,24 @@ class MemberExecutors:
             ended = lease._replace(seconds=0.0)
             await asyncio.gather(*[judge.executor.hold(ended) for judge in self.members_of], return_exceptions=True)
             raise
+
+    @property
+    def weights(self) -> WeightsReport:
+        """The weights of all members, as those of one model."""
+        of = [judge.executor.weights for judge in self.members_of]
+        return WeightsReport(", ".join(one.model for one in of), "+".join(one.tag for one in of))
+
+    async def load(self, order: WeightsOrder) -> WeightsReport:
+        """Raise `CannotLoad`: each member has weights of its own."""
+        raise CannotLoad("it is made of other judges; load the weights of one of these, by its name")
+
+    @asynccontextmanager
+    async def one_version(self, deadline: float) -> AsyncIterator[None]:
+        """Keep the weights of all members as they are. They are held in one order, so that none waits in a circle."""
+        async with AsyncExitStack() as held:
+            for judge in sorted(self.members_of, key=id):
+                await held.enter_async_context(judge.executor.one_version(deadline))
+            yield
 
     def members(self) -> list[MemberView]:
         """Return nothing: the pools of endpoints are the members' own."""
@@ -201,6 +220,10 @@ class CombinedJudge:
         members = [judge.prepared(config) for judge in self.judges]
         self._refuse_other_judges(config, members)
         return CombinedConfig.of(members, self.rule)
+
+    def refused_calibrations(self) -> list[str]:
+        """Return the stored calibrations of members that were fitted for other weights than they have now."""
+        return [reference for judge in self.judges for reference in judge.refused_calibrations()]
 
     def require_probabilities(self, field: str) -> None:
         """Refuse an option that needs the probability of yes; raises as `Judge.require_probabilities` for a member."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 from opentelemetry.trace import Span
 
-from judge_server.errors import invalid_field
+from judge_server.errors import InvalidRequest, invalid_field
 from judge_server.judging.calibration import (
     NEUTRAL,
     Calibration,
@@ -199,6 +199,19 @@ class Judge:
         if tuple(stored) != self._stored_calibrations:
             self._stored_calibrations = tuple(stored)
             self._prepared_configs.clear()
+
+    def refused_calibrations(self) -> list[str]:
+        """Return the stored calibrations that were fitted for other weights, engines or templates than it has now."""
+        refused = []
+        for stored in self._stored_calibrations:
+            try:
+                prepared = self.prepared(JudgingConfig(**stored.config))
+            except (InvalidRequest, TypeError):  # a configuration of another release has other options
+                refused.append(stored.reference)
+            else:
+                if prepared.uncalibrated != stored.judge:
+                    refused.append(stored.reference)
+        return refused
 
     def _stored_for(self, config: JudgingConfig, uncalibrated: str) -> Calibration | None:
         """Return the stored calibration for a configuration, if there is one.

@@ -14,8 +14,8 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -201,43 +201,46 @@ class Scorer:
             NotReady: no judge is available.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        job = await self._plan(request, request_id, project_id, record_id)
-        judged, slicer = await self._collect(job), TimeSlicer()
-        groups: tuple[wire.GroupRewards, ...] = ()
-        try:
-            groups = tuple([await _reward_group(job, group, slicer) for group in judged])
-        finally:
-            usage = self._record(job, groups)
-        return wire.RewardAnswer(**_summary_fields(self.judge, job, usage), groups=groups)
+        async with self._one_version(request) as deadline:
+            job = await self._plan(request, request_id, project_id, deadline, record_id)
+            judged, slicer = await self._collect(job), TimeSlicer()
+            groups: tuple[wire.GroupRewards, ...] = ()
+            try:
+                groups = tuple([await _reward_group(job, group, slicer) for group in judged])
+            finally:
+                usage = self._record(job, groups)
+            return wire.RewardAnswer(**_summary_fields(self.judge, job, usage), groups=groups)
 
     async def verdicts(
         self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.VerdictAnswer:
         """Judge every response of the request; no rewards are computed. Raises as `score`."""
-        job = await self._plan(request, request_id, project_id, record_id)
-        judged = await self._collect(job)
-        usage, slicer = self._record(job), TimeSlicer()
-        return wire.VerdictAnswer(
-            **_answer_fields(self.judge, job, usage),
-            uncertain_band=job.rules.band,
-            groups=tuple([await _group_verdicts(job, group, slicer) for group in judged]),
-        )
+        async with self._one_version(request) as deadline:
+            job = await self._plan(request, request_id, project_id, deadline, record_id)
+            judged = await self._collect(job)
+            usage, slicer = self._record(job), TimeSlicer()
+            return wire.VerdictAnswer(
+                **_answer_fields(self.judge, job, usage),
+                uncertain_band=job.rules.band,
+                groups=tuple([await _group_verdicts(job, group, slicer) for group in judged]),
+            )
 
     async def compare(
         self, request: wire.ComparisonRequest, *, request_id: str, project_id: str
     ) -> wire.ComparisonAnswer:
         """Compare every pair of the request, in both orders. Raises as `score`."""
-        job = await self._plan(request, request_id, project_id)
-        judged, slicer, pairs = await self._collect(job), TimeSlicer(), []
-        for group in judged:
-            await slicer.yield_if_due()
-            pairs.append(compared(group.planned.group.id, *group.verdicts))
-        scores = [pair.score for pair in pairs if pair.score is not None]
-        return wire.ComparisonAnswer(
-            **_answer_fields(self.judge, job, usage_of(job.outcomes)),
-            win_rate=sum(scores) / len(scores) if scores else None,
-            pairs=tuple(pairs),
-        )
+        async with self._one_version(request) as deadline:
+            job = await self._plan(request, request_id, project_id, deadline)
+            judged, slicer, pairs = await self._collect(job), TimeSlicer(), []
+            for group in judged:
+                await slicer.yield_if_due()
+                pairs.append(compared(group.planned.group.id, *group.verdicts))
+            scores = [pair.score for pair in pairs if pair.score is not None]
+            return wire.ComparisonAnswer(
+                **_answer_fields(self.judge, job, usage_of(job.outcomes)),
+                win_rate=sum(scores) / len(scores) if scores else None,
+                pairs=tuple(pairs),
+            )
 
     async def stream(
         self,
@@ -253,19 +256,32 @@ class Scorer:
         With `each_verdict`, also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group, except
         for the comparisons of a ranking.
         """
-        job, slicer = await self._plan(request, request_id, project_id, record_id), TimeSlicer()
-        news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
-        rewarded: dict[int, wire.GroupRewards] = {}
-        async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
-            async for judged in judging:
-                for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
-                    await slicer.yield_if_due()  # a page shows each verdict, and one request may have 200,000
-                    yield verdict
-                if judged is not None:
-                    rewarded[judged.place] = await _reward_group(job, judged, slicer)
-                    yield rewarded[judged.place]
-        usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
-        yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
+        async with self._one_version(request) as deadline:
+            job = await self._plan(request, request_id, project_id, deadline, record_id)
+            slicer = TimeSlicer()
+            news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
+            rewarded: dict[int, wire.GroupRewards] = {}
+            async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
+                async for judged in judging:
+                    for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
+                        await slicer.yield_if_due()  # a page shows each verdict, and one request may have 200,000
+                        yield verdict
+                    if judged is not None:
+                        rewarded[judged.place] = await _reward_group(job, judged, slicer)
+                        yield rewarded[judged.place]
+            usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
+            yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
+
+    @asynccontextmanager
+    async def _one_version(self, request: Request) -> AsyncIterator[float]:
+        """Keep the judge's weights as they are while a request is planned, judged and answered; yields its deadline.
+
+        Raises:
+            NotReady: other weights are still being loaded at the deadline, or which ones the judge has is unknown.
+        """
+        deadline = asyncio.get_running_loop().time() + request.deadline_s
+        async with self.judge.executor.one_version(deadline):
+            yield deadline
 
     async def run(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[JudgedGroup | None, None]:
         """Judge a job round by round, and yield each group when all of its verdicts are known.
@@ -318,9 +334,9 @@ class Scorer:
             return sorted([group async for group in judging if group is not None])
 
     async def _plan(
-        self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
+        self, request: Request, request_id: str, project_id: str, deadline: float, record_id: bytes | None = None
     ) -> ScoringJob:
-        deadline, asked = asyncio.get_running_loop().time() + request.deadline_s, AskedGroups.of(request)
+        asked = AskedGroups.of(request)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
         rubrics = await resolve_rubrics(

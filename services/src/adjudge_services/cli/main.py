@@ -64,8 +64,13 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
             {"fit": "judges.probe:fit", "show": "judges.probe:show"},
         ),
         "judges": Commands(
-            "Compare judges before you switch, and let them sleep while a trainer needs their memory.",
-            {"compare": "judges.compare:compare", "sleep": "judges.sleep:sleep", "wake": "judges.sleep:wake"},
+            "Compare judges before you switch, let them sleep while a trainer needs memory, change their weights.",
+            {
+                "compare": "judges.compare:compare",
+                "sleep": "judges.sleep:sleep",
+                "wake": "judges.sleep:wake",
+                "weights": "judges.weights:weights",
+            },
         ),
         "templates": Commands(
             "Check, show and list prompt templates.",

@@ -1,4 +1,4 @@
-"""The clients' methods that put judges to sleep and wake them."""
+"""The clients' methods that change judges: put them to sleep, wake them, and load other weights."""
 
 import re
 from functools import partial
@@ -9,17 +9,17 @@ from trainer_client.client.calls import ANSWER_MARGIN_S, to_json_bytes, validate
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
-from trainer_client.wire import DEFAULT_JUDGE
-from trainer_client.wire.judges import LEASE_S, JudgeLease, JudgeSleep
+from trainer_client.wire import DEFAULT_JUDGE, VerdictRequest
+from trainer_client.wire.judges import LEASE_S, WEIGHTS_WAIT_S, JudgeLease, JudgeSleep, JudgeWeights, WeightsChange
 
 _JUDGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class AsyncJudgeMethods(AsyncConnection):
-    """The methods of `AsyncClient` about judges whose memory others use in turn with them.
+    """The methods of `AsyncClient` that change judges, or say which weights they have.
 
-    They need a key with the scope `judges:write`. An owner, such as a run, has one lease on a judge, and the next
-    request of the same owner, for either method, replaces it. So a request also renews a lease. Both raise
+    Changes need a key with the scope `judges:write`. An owner, such as a run, has one lease on a judge, and the next
+    request of the same owner, to sleep or to wake, replaces it. So a request also renews a lease. All raise
     `AdjudgeError` as `AsyncClient.rewards` does.
     """
 
@@ -50,14 +50,70 @@ class AsyncJudgeMethods(AsyncConnection):
         """
         return await self._hold("wake", owner, judge, lease_s)
 
+    async def judge_weights(self, judge: str = DEFAULT_JUDGE) -> JudgeWeights:
+        """Fetch which weights a judge has, and how far its verdicts on your control set have drifted."""
+        return await self.send(
+            PreparedRequest("GET", _path(judge, "weights"), JudgeWeights, mismatch=partial(unequal, {"judge": judge}))
+        )
+
+    async def load_judge_weights(
+        self,
+        version: str,
+        adapter: str | None = None,
+        judge: str = DEFAULT_JUDGE,
+        *,
+        step: int | None = None,
+        expected: str | None = None,
+        control: VerdictRequest | None = None,
+        wait_s: float = WEIGHTS_WAIT_S,
+    ) -> JudgeWeights:
+        """Have a judge judge with other weights from now on, once the requests under way are judged.
+
+        Args:
+            version: what you call the weights.
+            adapter: a LoRA adapter, by its path in the service's folder of adapters; None for the weights without one,
+                or for those that a policy server has now.
+            judge: the judge's name.
+            step: the training step that they are of.
+            expected: the tag of the weights that are to be replaced; None to replace any.
+            control: responses that are judged before and after, to show how far the judge drifts.
+            wait_s: how long the judge waits for requests under way, in seconds.
+
+        Returns:
+            The weights, with the stored calibrations that do not hold for them and the drift on `control`.
+
+        Raises:
+            InvalidRequest: they cannot be loaded, and the judge has the weights before.
+            WeightsChanged: the judge has other weights than expected.
+            NotReady: requests under way have not ended, or it is unknown which weights the judge has.
+        """
+        given = {"version": version, "adapter": adapter, "step": step, "wait_s": wait_s, "control": control}
+        body = to_json_bytes(validated(WeightsChange, given))
+        judged_s = 0.0 if control is None else 2 * control.deadline_s
+        return await self.send(
+            PreparedRequest(
+                "PUT",
+                _path(judge, "weights"),
+                JudgeWeights,
+                body,
+                min_timeout_s=wait_s + judged_s + ANSWER_MARGIN_S,
+                headers={} if expected is None else {"If-Match": f'"{expected}"'},
+                mismatch=partial(unequal, {"judge": judge, "version": version, "adapter": adapter}),
+            )
+        )
+
     async def _hold(self, verb: Literal["sleep", "wake"], owner: str, judge: str, lease_s: float) -> JudgeSleep:
-        if not _JUDGE_NAME.fullmatch(judge):
-            raise InvalidRequest(f"{judge[:64]!r} cannot name a judge")
+        path = _path(judge, verb)
         body = to_json_bytes(validated(JudgeLease, {"owner": owner, "lease_s": lease_s}))
         mismatch = partial(unequal, {"judge": judge})
         # the answer comes when the calls under way are done, or the model is loaded, which may take minutes
         timeout_s = lease_s + ANSWER_MARGIN_S
-        path = f"/v1/judges/{judge}/{verb}"
         return await self.send(
             PreparedRequest("POST", path, JudgeSleep, body, min_timeout_s=timeout_s, mismatch=mismatch)
         )
+
+
+def _path(judge: str, part: str) -> str:
+    if not _JUDGE_NAME.fullmatch(judge):
+        raise InvalidRequest(f"{judge[:64]!r} cannot name a judge")
+    return f"/v1/judges/{judge}/{part}"

@@ -329,6 +329,8 @@ class Client:
 
     put_judge_to_sleep = blocking(AsyncClient.put_judge_to_sleep)
     wake_judge = blocking(AsyncClient.wake_judge)
+    judge_weights = blocking(AsyncClient.judge_weights)
+    load_judge_weights = blocking(AsyncClient.load_judge_weights)
 
     def __enter__(self) -> Self:
         return self

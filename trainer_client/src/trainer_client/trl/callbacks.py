@@ -5,15 +5,19 @@ that the trainer already has: no response is sampled or judged for it. `trainer_
 
 `JudgeSleepCallback` renews the lease of a judge that sleeps while the trainer needs the memory.
 
+`JudgeWeightsCallback` has the judge follow the policy, which then judges itself.
+
 `MonitorCallback` watches a run's monitors while it trains, re-judges a control set, and stops the run on a finding.
 """
 
 import logging
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import torch
@@ -23,13 +27,14 @@ from transformers import TrainerCallback
 from trainer_client.client.calls import GroupLike, RubricLike, verdicts_request
 from trainer_client.client.keywords import VerdictKeywords
 from trainer_client.client.sync import Client
-from trainer_client.errors import AdjudgeError, NotFound
+from trainer_client.errors import AdjudgeError, NotFound, WeightsChanged
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
 from trainer_client.trl._reward.distributed import run_of
 from trainer_client.trl._reward.judging import END_LEASE_S
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
+from trainer_client.wire.judges import JudgeWeights
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX
 
@@ -446,3 +451,73 @@ class JudgeSleepCallback(TrainerCallback):
             self._reward.hold_sleep(lease_s)
         except AdjudgeError as error:
             logger.warning("the lease on the judge is not renewed: %s", error)
+
+
+class JudgeWeightsCallback(TrainerCallback):
+    """Has the judge follow the policy: each checkpoint's adapter becomes the judge's.
+
+    It copies the adapter of every checkpoint (`save_steps` says how often) into the folder that the service loads
+    adapters from, and has the judge load it. The policy must be a PEFT model, and the judge the same base model on an
+    engine that takes PEFT adapters, such as vLLM. Give it to `RubricGRPOTrainer` or any other trainer of TRL.
+
+    A failed change is only warned about: the judge keeps the weights before. Training stops if somebody else changes
+    the judge's weights, because the rewards would then be those of another judge.
+
+    Args:
+        reward: the reward function, whose judge follows.
+        folder: the service's folder of adapters, as this process sees it.
+        name: the folder inside it for this run's adapters; defaults to the run's name.
+
+    Attributes:
+        weights: the weights that the judge has; None before the first checkpoint.
+
+    Raises:
+        ValueError: at the first checkpoint, if it has no adapter, or the run no name.
+        WeightsChanged: somebody else changed the judge's weights.
+    """
+
+    def __init__(self, reward: RubricReward, folder: str | Path, *, name: str | None = None) -> None:
+        self._reward, self._folder, self._name = reward, Path(folder), name
+        self.weights: JudgeWeights | None = None
+
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Copy the checkpoint's adapter, and have the judge load it."""
+        if not state.is_world_process_zero:
+            return
+        name = self._name or self._reward.run or run_of(args, state)
+        if not name:
+            raise ValueError("name is missing, and the run has none; pass name, which is a folder for its adapters")
+        step = state.global_step
+        adapter = f"{name}/step-{step}"
+        _copy_adapter(Path(args.output_dir) / f"checkpoint-{step}", self._folder / adapter)
+        try:
+            self._load(f"step-{step}", adapter, step)
+        except WeightsChanged:
+            raise
+        except AdjudgeError as error:
+            logger.warning("the judge does not follow the policy to step %d: %s", step, error)
+
+    def _load(self, version: str, adapter: str, step: int) -> None:
+        """Have the judge load an adapter if it still has the weights of the step before, or was restarted."""
+        present = self._reward.judge_weights()
+        if present is None:
+            raise ValueError("the client has a transport of its own; give RubricReward an address or another client")
+        ours = present.tag if self.weights is None or present.version is None else self.weights.tag
+        self.weights = self._reward.follow_policy(version, adapter, step=step, expected=ours)
+
+
+def _copy_adapter(checkpoint: Path, to: Path) -> None:
+    """Copy the files of an adapter, under a new name and then at once under their own."""
+    files = [checkpoint / name for name in ("adapter_config.json", "adapter_model.safetensors")]
+    if not all(file.is_file() for file in files):
+        raise ValueError(
+            f"{checkpoint} holds no LoRA adapter (adapter_config.json and adapter_model.safetensors); train a PEFT "
+            "model, or load other weights into the judge with Client.load_judge_weights"
+        )
+    partial = to.with_name(f"{to.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in files:
+        shutil.copyfile(file, partial / file.name)
+    shutil.rmtree(to, ignore_errors=True)
+    partial.rename(to)

@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Self, Unpack, cast
 from urllib.parse import urlencode
@@ -83,6 +84,7 @@ from trainer_client.wire import (
     needs_whole_groups,
 )
 from trainer_client.wire.criteria import needs_ground_truth
+from trainer_client.wire.judges import JudgeWeights
 from trainer_client.wire.judging import OpeningTag
 
 __all__ = [
@@ -216,6 +218,7 @@ class RubricReward:
         self._pins, self._cache = RubricPins(), RubricCache()
         self._wait = JudgeWait(wait_for_judge_s)
         judge = options.get("judge") or DEFAULT_JUDGE
+        self._judge = judge
         self._shared = None if judge_lease_s is None else SharedMemory(judge, judge_lease_s, wait_for_judge_s)
         self._made_runs: dict[str, str] = {}
         self._chose_pins = False
@@ -413,6 +416,34 @@ class RubricReward:
         """
         if self._shared is not None:
             self._shared.renew(self._client, lease_s)
+
+    def follow_policy(
+        self, version: str, adapter: str | None, *, step: int, expected: str | None
+    ) -> JudgeWeights | None:
+        """Have the judge judge with these weights from now on; see `Client.load_judge_weights`.
+
+        A judge that shares this trainer's GPUs is woken for it. `JudgeWeightsCallback` calls this. Call it outside an
+        event loop.
+
+        Returns:
+            The weights; None if the client has a transport of its own, which may belong to an event loop.
+
+        Raises:
+            AdjudgeError: they are not loaded.
+        """
+        client = blocking_client(self._client)
+        if client is None:
+            return None
+        with client, nullcontext() if self._shared is None else self._shared.awake(client):
+            return client.load_judge_weights(version, adapter, self._judge, step=step, expected=expected)
+
+    def judge_weights(self) -> JudgeWeights | None:
+        """Fetch which weights the judge has; see `Client.judge_weights`, and `follow_policy` for None."""
+        client = blocking_client(self._client)
+        if client is None:
+            return None
+        with client:
+            return client.judge_weights(self._judge)
 
     async def report_measures(self, step: int, measures: Mapping[str, float]) -> None:
         """Report what was measured in a training step; see `Client.report_measures`."""

@@ -18,6 +18,7 @@ ProblemType = Literal[
     "urn:adjudge:unsuitable-rubric",
     "urn:adjudge:retired-rubric",
     "urn:adjudge:alias-moved",
+    "urn:adjudge:weights-changed",
     "urn:adjudge:precondition-required",
     "urn:adjudge:unauthorized",
     "urn:adjudge:forbidden",

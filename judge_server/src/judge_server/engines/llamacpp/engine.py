@@ -32,8 +32,10 @@ from judge_server.engines.common import TAGS, LoraPath, UrlOptions, split_at_mar
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights, with_adapter
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
-from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
+from judge_server.models.adapters import require_unchanged
 from judge_server.ports import (
+    Adapter,
     AnswerForm,
     Batch,
     Call,
@@ -234,7 +236,8 @@ class LlamaCppEngine:
 
     `model` is a catalogue name, an `hf://` reference or a path. With a probe's file (`judge_server.models.probes`) it
     answers one question, which its identity names. `lora` is the GGUF file of a LoRA adapter that every call uses, at
-    the strength that the file says. It counts as part of the weights, in their name and their digest.
+    the strength that the file says. It counts as part of the weights, in their name and their digest. `load` replaces
+    it by another, or leaves none.
     """
 
     fatal_error = ""
@@ -246,6 +249,7 @@ class LlamaCppEngine:
     ) -> None:
         self.model = model
         self.lora = lora
+        self._lora_name = ""
         self._context_tokens = context_tokens
         self._process = LlamaCppProcess(
             context_tokens=context_tokens, threads=threads or os.cpu_count() or 1, lora=lora
@@ -254,6 +258,7 @@ class LlamaCppEngine:
         self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
         self._weights: Weights | None = None
+        self._build = ""
         self._upkeep: asyncio.Task[None] | None = None
         self._cached_salt: str | None = None
 
@@ -282,10 +287,14 @@ class LlamaCppEngine:
         self._weights = weights = await asyncio.to_thread(self._locate)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
+        self._build = build
+        return self._identity(weights)
+
+    def _identity(self, weights: Weights) -> EngineIdentity:
         identity = EngineIdentity(
             model=weights.name,
             weights_digest=weights.sha256,
-            engine=f"llama.cpp {build}",
+            engine=f"llama.cpp {self._build}",
             chat_template_digest="in the weights",
             decoding="typed questions",
             context_tokens=self._context_tokens,
@@ -377,6 +386,51 @@ class LlamaCppEngine:
             raise EngineUnavailable(str(error)) from error
         self._upkeep = asyncio.create_task(self._keep_up(self._weights))
 
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Start a new child with this adapter in place of the one before, or without one.
+
+        Raises:
+            CannotLoad: the adapter does not suit the model; the child before was started again.
+            EngineUnavailable: that failed too.
+        """
+        before = self._weights
+        if before is None:
+            raise CannotLoad(self._down)
+        given, replaced = (self.lora, self._lora_name), not self._loaded
+        self.lora, self._lora_name = (None, "") if adapter is None else (adapter.path, adapter.id)
+        try:
+            weights = await asyncio.to_thread(self._locate)
+            if replaced or weights.sha256 != before.sha256:
+                replaced = True
+                await self._restart(weights)
+            self._process.lora = self.lora  # the same content may have moved
+            if adapter is not None:
+                await asyncio.to_thread(require_unchanged, adapter)
+        except (EngineStartError, CannotLoad, OSError) as error:
+            self.lora, self._lora_name = given
+            self._process.lora = self.lora
+            if replaced:
+                await self._restore(before, error)
+            raise CannotLoad(str(error)) from error
+        self._weights = weights
+        return self._identity(weights)
+
+    async def _restart(self, weights: Weights) -> None:
+        """Load these weights, whose files were just hashed, in a new child."""
+        await self._stop("the engine is loading other weights")
+        self._process.lora = self.lora
+        await self._load(weights)
+        self._upkeep = asyncio.create_task(self._keep_up(weights))
+
+    async def _restore(self, before: Weights, why: Exception) -> None:
+        """Load the weights before in a new child. Raises `EngineUnavailable` if that fails."""
+        try:
+            if (await asyncio.to_thread(self._locate)).sha256 != before.sha256:
+                raise EngineStartError("their files have changed")
+            await self._restart(before)
+        except (EngineStartError, OSError) as error:
+            raise EngineUnavailable(f"{why}; the weights before cannot be loaded again: {error}") from error
+
     async def close(self) -> None:
         """Stop the child, which frees its memory."""
         await self._stop("the engine is closed")
@@ -415,7 +469,7 @@ class LlamaCppEngine:
 
     def _locate(self) -> Weights:
         weights = locate_weights(self.model)
-        return weights if self.lora is None else with_adapter(weights, self.lora)
+        return weights if self.lora is None else with_adapter(weights, self.lora, self._lora_name)
 
     async def _load(self, weights: Weights) -> str:
         """Start the child and warm it up; calls are answered from then on."""

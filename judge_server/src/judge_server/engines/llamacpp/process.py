@@ -38,13 +38,13 @@ _ADAPTER_WANTED = "Give ?lora= a LoRA adapter of this model in GGUF, as llama.cp
 class LlamaCppProcess:
     """Runs `judge_server.engines.llamacpp.child`. `http` calls it, with a key that no other process has.
 
-    With `lora`, the file of an adapter, every call uses that adapter.
+    With `lora`, the file of an adapter, every call uses that adapter; it may be changed while there is no child.
     """
 
     def __init__(self, *, context_tokens: int, threads: int, lora: Path | None = None) -> None:
         self._context_tokens = context_tokens
         self._threads = threads
-        self._lora = lora
+        self.lora = lora
         self._child: asyncio.subprocess.Process | None = None
         self._http: httpx2.AsyncClient | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -70,7 +70,7 @@ class LlamaCppProcess:
         key = secrets.token_hex(16)
         settings = {
             "model": str(model),
-            "lora": None if self._lora is None else str(self._lora),
+            "lora": None if self.lora is None else str(self.lora),
             "context_tokens": self._context_tokens,
             "threads": self._threads,
             "key": key,
@@ -92,10 +92,10 @@ class LlamaCppProcess:
             line = b""
         if not line:
             reason = await self._start_failure()
-            if self._lora is not None and _REFUSED_ADAPTER in self._stderr_tail:
+            if self.lora is not None and _REFUSED_ADAPTER in self._stderr_tail:
                 reason = reason.removeprefix("failed to apply lora adapter: ")
                 raise EngineStartError(
-                    f"llama.cpp could not use the adapter {self._lora} with {model}: {reason}. {_ADAPTER_WANTED}"
+                    f"llama.cpp could not use the adapter {self.lora} with {model}: {reason}. {_ADAPTER_WANTED}"
                 )
             raise EngineStartError(
                 f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
@@ -120,7 +120,7 @@ class LlamaCppProcess:
         for adapter in (await self.http.get("/lora-adapters")).json():
             if "alora_invocation_tokens" in adapter:
                 raise EngineStartError(
-                    f"{self._lora} is an activated LoRA adapter: it works only after "
+                    f"{self.lora} is an activated LoRA adapter: it works only after "
                     f"{adapter['alora_invocation_string']!r}, which Adjudge does not write. Give ?lora= an ordinary one"
                 )
 
@@ -213,8 +213,10 @@ def locate_weights(reference: str) -> Weights:
         raise EngineStartError(str(error)) from error
 
 
-def with_adapter(weights: Weights, lora: Path) -> Weights:
+def with_adapter(weights: Weights, lora: Path, name: str = "") -> Weights:
     """Check an adapter's file, and return the weights with its name and bytes in their name and SHA-256.
+
+    Its name is that of its file, unless another is given.
 
     Raises:
         EngineStartError: the file is missing or not GGUF, or the weights are a probe's; llama.cpp checks the rest when
@@ -229,4 +231,4 @@ def with_adapter(weights: Weights, lora: Path) -> Weights:
     except ModelError as error:
         raise EngineStartError(f"{error} {_ADAPTER_WANTED}") from error
     both = hashlib.sha256(f"{weights.sha256}  model\n{adapter}  adapter\n".encode()).hexdigest()
-    return Weights(f"{weights.name}+{lora.name}", weights.path, both)
+    return Weights(f"{weights.name}+{name or lora.name}", weights.path, both)

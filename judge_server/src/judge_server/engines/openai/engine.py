@@ -46,8 +46,9 @@ from judge_server.engines.openai.probe import (
     refuses_limit,
 )
 from judge_server.engines.openai.sleep import SglangMemory, VllmMemory, wake_at_start
-from judge_server.errors import CannotSleep, EngineNotReady, EngineUnavailable
-from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
+from judge_server.engines.openai.weights import load_adapter
+from judge_server.errors import CannotLoad, CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.ports import Adapter, Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
 CONCURRENCY = 16
 CONSTRAINTS = ("response_format", "structured_outputs")
@@ -73,6 +74,7 @@ class EndpointOptions(UrlOptions):
     timeout_s: NonNegativeFloat = 120.0
     images: bool = False
     sleep: SleepLevel | None = None
+    policy: bool = False
 
 
 class OpenAIEngine:
@@ -82,7 +84,8 @@ class OpenAIEngine:
     16, or 1 on llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails if the
     server sends nothing for `timeout_s` seconds. `context_tokens` is taken from the server unless given. `images` says
     that the model takes images. `sleep` permits to put the server to sleep, at this level of vLLM's; nobody else may
-    use the server then.
+    use the server then. `policy` says that somebody else, a trainer, changes the weights of the server, and that `load`
+    only says so.
     """
 
     fatal_error = ""
@@ -99,11 +102,14 @@ class OpenAIEngine:
         timeout_s: float = 120.0,
         images: bool = False,
         sleep: SleepLevel | None = None,
+        policy: bool = False,
     ) -> None:
         self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
         self._model = model
         self._images = images
         self._sleep_level = sleep
+        self._policy = policy
+        self._base: EngineIdentity | None = None
         self._memory: VllmMemory | SglangMemory | None = None
         self._told: Reply | CallFailure | None = None
         self._concurrency = concurrency or CONCURRENCY
@@ -131,7 +137,8 @@ class OpenAIEngine:
         """Create from `openai+http://HOST:PORT/v1` or `openai+https://…`.
 
         Options: `?model=` (needed if several are served), `?concurrency=` (calls), `?context=` (tokens),
-        `?timeout_s=120`, `?images=true` for a model that takes images, `?sleep=1` or `2` for a server that may sleep.
+        `?timeout_s=120`, `?images=true` for a model that takes images, `?sleep=1` or `2` for a server that may sleep,
+        `?policy=true` for one whose weights a trainer changes.
         """
         base_url = base_url_of(url)  # first, because errors about options show the whole URL
         options = EndpointOptions.of(url)
@@ -144,6 +151,7 @@ class OpenAIEngine:
             timeout_s=options.timeout_s,
             images=options.images,
             sleep=options.sleep,
+            policy=options.policy,
         )
 
     async def start(self) -> EngineIdentity:
@@ -153,7 +161,13 @@ class OpenAIEngine:
                 await wake_at_start(self._http, self._sleep_level)
             except EngineUnavailable as error:
                 raise EngineNotReady(f"{self._http.base_url}: {error}") from error
-        endpoint = await probe(self._http, model=self._model, context_tokens=self._context_tokens)
+        self._base = identity = await self._find_out(self._model)
+        return identity
+
+    async def _find_out(self, model: str | None) -> EngineIdentity:
+        """Probe a model of the server, and ask this one from now on. Raises `EngineStartError`."""
+        context_tokens = self._context_tokens or (self._endpoint.context_tokens if self._endpoint else None)
+        endpoint = await probe(self._http, model=model, context_tokens=context_tokens)
         dialect = endpoint.dialect
         if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
             self._concurrency = 1
@@ -246,6 +260,39 @@ class OpenAIEngine:
         await self._memory.resume()
         require_same_answer(self._told, await self._tell())
         self._told = None
+
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Have a vLLM server load an adapter, and ask it by its name; or say what the trainer's server has now.
+
+        Raises:
+            CannotLoad: the server does not load it. Its other models stay as they are, and so does what is asked.
+            EngineUnavailable: a trainer's server, which has other weights already, does not answer.
+        """
+        if self._base is None or self._endpoint is None:
+            raise CannotLoad("the engine is not running")
+        base = self._base
+        if self._policy:
+            if adapter is not None:
+                raise CannotLoad("a trainer changes the weights of its server (?policy=true); name no adapter")
+            try:
+                found = await self._find_out(self._endpoint.dialect.model)
+            except EngineStartError as error:
+                raise EngineUnavailable(str(error)) from error
+            return replace(found, weights_digest=f"declared by the caller: {version}")
+        if adapter is not None and self._sleep_level == 2:
+            raise CannotLoad("the server would lose the adapter when it sleeps at level 2; use ?sleep=1")
+        try:
+            name = base.model if adapter is None else await load_adapter(self._http, adapter)
+            found = await self._find_out(name)
+        except EngineStartError as error:
+            raise CannotLoad(str(error)) from error
+        if adapter is None:
+            return found
+        return replace(
+            found,
+            model=f"{base.model}+{adapter.id}",
+            weights_digest=f"{base.weights_digest}, adapter {adapter.sha256}",
+        )
 
     async def _tell(self) -> Reply | CallFailure:
         ((_, outcome),) = [answer async for answer in self.answer(FIXED_QUESTION)]

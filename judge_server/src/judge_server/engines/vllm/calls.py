@@ -18,7 +18,17 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from judge_server.engines.vllm.engine import VllmTokenizer
-from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelChoice, Reply, TextOutput, TokenChoice
+from judge_server.engines.vllm.loading import Adapters
+from judge_server.ports import (
+    AnswerForm,
+    Call,
+    CallFailure,
+    JsonOutput,
+    LabelChoice,
+    Reply,
+    TextOutput,
+    TokenChoice,
+)
 
 
 class VllmAnswerer:
@@ -29,7 +39,7 @@ class VllmAnswerer:
         self.tokens = tokens
         self.context_tokens: int = llm.model_config.max_model_len
         self.dtype = str(llm.model_config.dtype).removeprefix("torch.")
-        self._adapter = None if lora is None else LoRARequest(lora.name or "adapter", 1, str(lora))
+        self.adapters = Adapters(llm, LoRARequest, lora)
         self._ids = count()
 
     def tokens_needed(self, prefix: list[int], call: Call) -> int:
@@ -63,7 +73,7 @@ class VllmAnswerer:
         given = TokensPrompt(prompt_token_ids=prompt)
         if cache_salt:
             given["cache_salt"] = cache_salt
-        async for output in self.llm.generate(given, params, name, lora_request=self._adapter):
+        async for output in self.llm.generate(given, params, name, lora_request=self.adapters.present):
             if output.outputs[0].finish_reason in ("stop", "length"):
                 return output
         raise EngineGenerateError("the request ended without an answer")

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
@@ -24,6 +25,7 @@ from judge_server.engines.common import (
 )
 from judge_server.engines.vllm.loading import (
     VLLM_NOT_INSTALLED,
+    ModelFolder,
     VllmSettings,
     digest,
     load,
@@ -32,9 +34,11 @@ from judge_server.engines.vllm.loading import (
     release_memory,
     take_memory,
 )
-from judge_server.errors import CannotSleep, EngineStartError, EngineUnavailable
+from judge_server.errors import CannotLoad, CannotSleep, EngineStartError, EngineUnavailable
+from judge_server.models.adapters import require_unchanged
 from judge_server.models.convert import question_of
 from judge_server.ports import (
+    Adapter,
     Batch,
     Call,
     CallFailure,
@@ -192,6 +196,8 @@ class VllmEngine:
         self._model = model
         self._settings = settings or VllmSettings()
         self._answerer: VllmAnswerer | None = None
+        self._identity: EngineIdentity | None = None
+        self._folder: ModelFolder | None = None
         self._told: Reply | CallFailure | None = None
         self._running_calls = RunningCalls()
 
@@ -202,8 +208,8 @@ class VllmEngine:
         Options: `?context=` (tokens; default: the model's own), `?gpu_memory=` (share of the device's memory),
         `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches),
         `?revision=`, `?quantization=`, `?kv_cache_dtype=`, `?max_num_seqs=`, `?data_parallel=` (copies of the model),
-        `?lora=/a/folder`, `?sleep=1` or `2` for a model that may sleep, and any other engine argument of vLLM as
-        `?arg.NAME=VALUE`.
+        `?lora=/a/folder`, `?max_lora_rank=` if adapters are to be loaded later, `?sleep=1` or `2` for a model that may
+        sleep, and any other engine argument of vLLM as `?arg.NAME=VALUE`.
         """
         return cls(url.netloc + url.path, VllmSettings.of(url))
 
@@ -230,7 +236,8 @@ class VllmEngine:
         if isinstance(warm, CallFailure):
             await self.close()
             raise EngineStartError(f"vLLM loaded {model.name}, but its first call failed: {warm.detail}")
-        return EngineIdentity(
+        self._folder = model
+        self._identity = EngineIdentity(
             model=model.name,
             weights_digest=await hashing,
             engine=f"vllm {version}",
@@ -243,6 +250,7 @@ class VllmEngine:
             ),
             asks=asks,
         )
+        return self._identity
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Submit every call at once, in order, and yield each as it is done."""
@@ -287,6 +295,36 @@ class VllmEngine:
             await take_memory(answerer.llm, level)
         require_same_answer(self._told, await self._tell(answerer))
         self._told = None
+
+    async def load(self, adapter: Adapter | None, version: str) -> EngineIdentity:
+        """Have vLLM load an adapter, and drop the one before.
+
+        Raises:
+            CannotLoad: the engine was not started for adapters, or vLLM does not load this one.
+        """
+        answerer, identity, folder = self._answerer, self._identity, self._folder
+        if answerer is None or identity is None or folder is None:
+            raise CannotLoad("the engine is not running")
+        if self._settings.lora is None and self._settings.max_lora_rank is None:
+            raise CannotLoad("vLLM was started without adapters; add ?max_lora_rank= to the engine URL")
+        if identity.asks and adapter is not None:
+            raise CannotLoad(f"{folder.name} is a probe, which was fitted without an adapter")
+        base = await asyncio.to_thread(digest, folder.path)
+        if adapter is None:
+            await answerer.adapters.use(None)
+            self._identity = replace(identity, model=folder.name, weights_digest=base)
+            return self._identity
+        try:
+            await asyncio.to_thread(lora_rank, adapter.path)
+        except EngineStartError as error:
+            raise CannotLoad(str(error)) from error
+        found = await answerer.adapters.add(adapter)
+        await asyncio.to_thread(require_unchanged, adapter)
+        await answerer.adapters.use(found)
+        self._identity = replace(
+            identity, model=f"{folder.name}+{adapter.id}", weights_digest=f"{base}, adapter {adapter.sha256}"
+        )
+        return self._identity
 
     async def _tell(self, answerer: "VllmAnswerer") -> Reply | CallFailure:
         prefix = answerer.tokens.prefix(FIXED_QUESTION.system, FIXED_QUESTION.shared)

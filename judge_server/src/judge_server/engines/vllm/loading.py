@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -21,8 +22,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, JsonValue, PositiveInt, model_validator
 
 from judge_server.engines.common import LoraPath, SleepLevel, UrlOptions
-from judge_server.errors import EngineStartError
+from judge_server.errors import CannotLoad, EngineStartError
 from judge_server.models import file_sha256
+from judge_server.ports import Adapter
 
 ARGUMENT_PREFIX = "arg."
 
@@ -40,7 +42,7 @@ SET_BY_ADJUDGE = {
     "kv_cache_dtype": "?kv_cache_dtype=",
     "enable_sleep_mode": "?sleep=",
     "enable_lora": "?lora=",
-    "max_lora_rank": "?lora=, whose adapter says its rank",
+    "max_lora_rank": "?max_lora_rank=, or ?lora=, whose adapter says its rank",
     "enable_prefix_caching": "nothing: verdicts of a response share its prefix",
     "logprobs_mode": "nothing: verdicts are read from raw probabilities",
     "structured_outputs_config": "nothing: replies are held to their form by it",
@@ -171,6 +173,8 @@ class VllmSettings(UrlOptions):
         max_num_seqs: how many calls vLLM works on at a time.
         data_parallel: how many copies of the model share the calls, each on GPUs of its own.
         lora: the folder of a LoRA adapter that all calls use.
+        max_lora_rank: the greatest rank of adapters that may be loaded later; None if none will be, or for that of
+            `lora`.
         sleep: the level at which the model may be put to sleep: 1 keeps its weights in main memory, 2 reads them
             again; by default it never is. Only on GPUs.
         arguments: any other engine argument of vLLM, as JSON or text: `arg.swap_space=8`.
@@ -188,6 +192,7 @@ class VllmSettings(UrlOptions):
     max_num_seqs: PositiveInt | None = None
     data_parallel: PositiveInt = 1
     lora: LoraPath | None = None
+    max_lora_rank: PositiveInt | None = None
     sleep: SleepLevel | None = None
     arguments: Annotated[Mapping[str, str], Field(alias=f"{ARGUMENT_PREFIX}NAME")] = {}
 
@@ -203,7 +208,7 @@ class VllmSettings(UrlOptions):
 
     @model_validator(mode="after")
     def _keep_the_adapter(self) -> Self:
-        if self.lora is not None and self.sleep == 2:
+        if (self.lora is not None or self.max_lora_rank is not None) and self.sleep == 2:
             raise ValueError("sleep=2 would discard the adapter, which vLLM does not read again; use sleep=1")
         return self
 
@@ -229,8 +234,10 @@ class VllmSettings(UrlOptions):
             "data_parallel_size": self.data_parallel if self.data_parallel > 1 else None,
             "enable_sleep_mode": True if self.sleep is not None else None,
         }
-        if self.lora is not None:
-            given |= {"enable_lora": True, "max_lora_rank": lora_rank(self.lora)}
+        if self.lora is not None or self.max_lora_rank is not None:
+            own = 0 if self.lora is None else lora_rank(self.lora)
+            later = 0 if self.max_lora_rank is None else _reserved_rank(self.max_lora_rank, "?max_lora_rank= is higher")
+            given |= {"enable_lora": True, "max_lora_rank": max(own, later)}
         return {name: value for name, value in given.items() if value is not None} | self.other_arguments()
 
 
@@ -274,10 +281,14 @@ def lora_rank(folder: Path) -> int:
             f"{folder} holds no LoRA adapter: it needs an adapter_config.json with the rank r, and an "
             "adapter_model.safetensors, as PEFT writes them"
         ) from error
+    return _reserved_rank(rank, f"the adapter {folder} has rank {rank}")
+
+
+def _reserved_rank(rank: int, what: str) -> int:
     for taken in LORA_RANKS:
         if rank <= taken:
             return taken
-    raise EngineStartError(f"the adapter {folder} has rank {rank}, and vLLM takes at most {LORA_RANKS[-1]}")
+    raise EngineStartError(f"{what}, and vLLM takes at most {LORA_RANKS[-1]}")
 
 
 CPU_BLOCK_TOKENS = 32
@@ -399,3 +410,44 @@ async def take_memory(llm: Any, level: int) -> None:
     await llm.wake_up(tags=["weights"])
     await llm.collective_rpc("reload_weights")
     await llm.wake_up(tags=["kv_cache"])
+
+
+class Adapters:
+    """The LoRA adapters of a loaded `AsyncLLM`.
+
+    Args:
+        llm: the `AsyncLLM`.
+        make: vLLM's `LoRARequest`, of a name, a number above 0 and a path.
+        lora: the adapter that it starts with.
+
+    Attributes:
+        present: the request for the adapter that all calls use; None if they use none.
+    """
+
+    def __init__(self, llm: Any, make: Callable[[str, int, str], Any], lora: Path | None = None) -> None:
+        self._llm = llm
+        self._make = make
+        self._numbers = count(1)
+        self.present = None if lora is None else make(lora.name or "adapter", next(self._numbers), str(lora))
+
+    async def add(self, adapter: Adapter) -> Any:
+        """Have vLLM load an adapter, which no call uses yet; return the request for it.
+
+        It has a name and a number of its own, by which vLLM's prefix cache tells adapters apart.
+
+        Raises:
+            CannotLoad: vLLM does not load it.
+        """
+        found = self._make(adapter.id, next(self._numbers), str(adapter.path))
+        try:
+            await self._llm.add_lora(found)
+        except Exception as error:  # of a worker
+            raise CannotLoad(f"vLLM does not load {adapter.path}: {error or type(error).__name__}") from error
+        return found
+
+    async def use(self, found: Any | None) -> None:
+        """Use a loaded adapter for all later calls, or none, and have vLLM drop the one before."""
+        before, self.present = self.present, found
+        if before is not None:
+            with suppress(Exception):  # vLLM drops what was not used for long by itself
+                await self._llm.remove_lora(before.lora_int_id)

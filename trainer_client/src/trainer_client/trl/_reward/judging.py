@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -589,6 +590,16 @@ class SharedMemory:
                 logger.warning("waiting for the judge to fall asleep; kept awake by %s", found.kept_awake_by)
             await client.settings.sleep(interval)
             spent += interval
+
+    @contextmanager
+    def awake(self, client: Client) -> Iterator[None]:
+        """Keep the judge awake inside the block, and let it sleep after it. Raises `AdjudgeError`."""
+        owner = client.run or self._owner
+        client.wake_judge(owner, self.judge, lease_s=self.lease_s)
+        try:
+            yield
+        finally:
+            client.put_judge_to_sleep(owner, self.judge, lease_s=self.lease_s)
 
     def renew(self, template: AsyncClient, lease_s: float | None = None) -> None:
         """Hold the lease to sleep for longer; with `lease_s`, for so long from now. Raises `AdjudgeError`.
