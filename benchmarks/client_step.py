@@ -48,7 +48,7 @@ WAITING = ("RubricReward", CALL_ALONE)
 WAIT_S = 0.25
 """The simulated time of the judge, longer than the work that overlaps it."""
 COLLECT_RARELY = (100_000, 20, 100)
-"""The garbage collection thresholds that `docs/training.md` recommends."""
+"""The garbage collection thresholds that `docs/how-to/use-adjudge-with-trl.md` recommends."""
 
 
 class Trainer:

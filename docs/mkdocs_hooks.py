@@ -1,8 +1,9 @@
 """Hooks of mkdocs: pages for linked files outside `docs/`, the HTTP reference, redirects, and `llms.txt`.
 
 A page of `docs/` may link to a file of the repository, as a forge shows it. The site holds a copy of each such file: a
-Markdown file as it is, any other as a code block. A link that leads nowhere stays one, and fails the strict build. Addresses of pages that were moved lead to the new ones. `llms.txt` lists
-the pages for language models (https://llmstxt.org), and a Markdown file of each stands beside its page.
+Markdown file as it is, any other as a code block. A link that leads nowhere stays one, and fails the strict build.
+Addresses of pages that were moved lead to the new ones. `llms.txt` lists the pages for language models
+(https://llmstxt.org), and a Markdown file of each stands beside its page.
 """
 
 import html

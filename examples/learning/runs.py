@@ -66,7 +66,7 @@ class TrainingRun:
 _OUTCOME = {"mode": "outcome"}
 _GROUP_OF_EIGHT = {"num_generations": 8}
 _NO_BONUS = {"entropy_coef": 0.0}
-"""With the paper's 0.01 the policy does not learn within 40 steps: see docs/learning.md."""
+"""With the paper's 0.01 the policy does not learn within 40 steps: see docs/studies/learning-curves.md."""
 
 _UNSCALED = {"scale_rewards": "none"}
 _BUDGET = {"dropout": {"keep": 0.1, "saturated": True}}

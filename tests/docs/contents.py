@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
 
-type Entry = str | dict[str, Any]
+Entry = str | dict[str, Any]
 """An entry of the navigation: a page's path, or a title with a path or with a section's entries."""
 
 

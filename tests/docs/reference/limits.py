@@ -37,7 +37,13 @@ PARAMETERS = {
 SECTIONS = {
     "The client": ("trainer_client",),
     "The API": ("judge_server.api", "judge_server.auth", "adjudge_services.http_server", "judge_server.worker_pool"),
-    "Judging": ("judge_server.scheduling", "judge_server.scoring", "judge_server.verifiers", "judge_server.evaluation"),
+    "Judging": (
+        "judge_server.queueing",
+        "judge_server.scheduling",
+        "judge_server.scoring",
+        "judge_server.verifiers",
+        "judge_server.evaluation",
+    ),
     "Engines and pools": (
         "judge_server.engines",
         "judge_server.pools",

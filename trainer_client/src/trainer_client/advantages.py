@@ -52,7 +52,7 @@ def group_advantages(
         baseline: `mean`, or `leave_one_out`.
         scale: `std` divides by sigma + eps; `none` does not divide.
         ddof: 0 for the population deviation (SRaR's proofs), 1 for the sample deviation (trainers' code, and the
-            default of the methods and estimators that train; see docs/methods.md).
+            default of the methods and estimators that train; see docs/reference/methods.md).
         eps: at least 0.
         deviation: `group` for the deviation of the whole group. `leave_one_out` for that of the others, sum of
             (r_k - b_i)^2, k != i, / (n - 2), as in NeMo-RL (always Bessel-corrected, whatever `ddof` is). If the others

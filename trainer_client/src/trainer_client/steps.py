@@ -87,7 +87,7 @@ def split_steps(text: str) -> list[Step]:
     does text before the first header.
 
     `#### Step 1:`, `### Step1:` and indented headers are thus read as by the code of SRaR's authors (its pattern is
-    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line). docs/methods.md lists the differences.
+    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line). docs/reference/methods.md lists the differences.
     """
     headers = list(STEP_HEADER.finditer(text))
     edges = [header.start() for header in headers] + [len(text)]

@@ -143,7 +143,9 @@ async def read_monitors(
         int | None, Query(ge=0, le=2**63 - 1, description="The last step to look at; by default the run's last one.")
     ] = None,
 ) -> MonitorReport:
-    """What the monitors find in the last steps of a run, and in its history: see docs/monitoring.md.
+    """What the monitors find in the last steps of a run, and in its history.
+
+    See docs/how-to/stop-a-run-that-games-its-rubric.md.
 
     The most severe findings come first. Only steps are looked at, so requests without a step are left out.
     """
@@ -230,7 +232,8 @@ async def read_audit(
     """What the run's judge credits more and more, and other judges, another rubric or people's labels do not.
 
     No judge is asked: `against` names runs that judged the same responses, by step, group id, prompt and text. At most
-    about 25,000 verdicts are read of each part of each run. docs/audit.md says how the figures are computed.
+    about 25,000 verdicts are read of each part of each run. docs/reference/figures.md says how the figures
+    are computed.
     """
     return await run_while_connected(request, audited(service_of(request), project_of(request), run, against or ()))
 
@@ -279,7 +282,7 @@ async def export_run(
         bool, Query(description="Write messages, even where prompts and responses are texts.")
     ] = False,
 ) -> Response:
-    """Rows in the dataset formats of TRL, as they are made: see docs/export.md. No judge is asked.
+    """Rows in the dataset formats of TRL, as they are made: see docs/how-to/export-training-data.md. No judge is asked.
 
     Every line is a JSON object: each `row`, and at the end a `summary` of what was left out and why, or a `problem` if
     the export failed midway. At most 500,000 verdicts are read; select steps of a longer run. Responses without

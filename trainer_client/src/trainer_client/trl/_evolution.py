@@ -180,7 +180,7 @@ UnchangedReason = Literal[
     "judge",
     "publishing",
 ]
-"""Why a rubric stays unchanged. `docs/training.md` explains each reason."""
+"""Why a rubric stays unchanged. `docs/how-to/use-adjudge-with-trl.md` explains each reason."""
 
 FAILURE_REASONS: frozenset[UnchangedReason] = frozenset({"timeout", "service", "writer", "judge", "publishing"})
 """The reasons that are failures of the service, its models or its store, rather than of the generated criteria."""

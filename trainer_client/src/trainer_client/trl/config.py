@@ -1,8 +1,8 @@
 """`RubricGRPOConfig`: TRL's GRPO settings, a method with its options, and the papers' recipes.
 
 A recipe holds the settings that a paper states for its method or for one of its baselines. Values that the paper's
-text omits come from the authors' code if it is available, and are ours otherwise; `docs/methods.md` has the table.
-Batch sizes are given in prompts, as in the papers, and are converted to TRL's settings for the number of processes.
+text omits come from the authors' code if it is available, and are ours otherwise (`docs/reference/methods.md`). Batch
+sizes are given in prompts, as in the papers, and are converted to TRL's settings for the number of processes.
 """
 
 import os
@@ -30,7 +30,7 @@ class RubricGRPOConfig(GRPOConfig):
 
     Args:
         method: `rubric`, `rar`, `grounded`, `srar`, `rgr`, `dro`, `ruscarl` or `gdpo`.
-        method_options: options of the method, by name; see `docs/methods.md`.
+        method_options: options of the method, by name; see `docs/reference/methods.md`.
         required_rewards: names of reward functions beside the `RubricReward`, as TRL logs them. A response for which
             one of these, or the `RubricReward`, gives no reward is left out of the loss. If any other function gives
             no reward, it does not apply to that response and adds nothing to the sum, as in TRL.

@@ -92,7 +92,7 @@ async def compute_score(
         run: the training run that the request is charged to.
         rubric: a reference or an inline rubric, for rows without a rubric of their own.
         mode: how verdicts become a reward.
-        on_failure: `null` gives NaN if judging fails; `error` raises, see `docs/verl.md`.
+        on_failure: `null` gives NaN if judging fails; `error` raises, see `docs/how-to/train-with-verl.md`.
         deadline_s: seconds that the service has.
         step_deltas: how to use the steps' deltas in the mode `stepwise`: `carry` returns them in `steps`, and the score
             is the base reward; `fold` adds their sum to the score (SRaR's ablation RaR).

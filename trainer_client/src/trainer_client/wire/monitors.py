@@ -18,7 +18,7 @@ MonitorName = Literal[
     "templates",
     "member_disagreement",
 ]
-"""The monitors, which docs/monitoring.md describes."""
+"""The monitors, which docs/how-to/stop-a-run-that-games-its-rubric.md describes."""
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, le=1), STRICT_NUMBER]
 
 
 class MonitorThresholds(RequestModel):
-    """When monitors report. docs/monitoring.md says how often they do so without a reason.
+    """When monitors report. docs/how-to/stop-a-run-that-games-its-rubric.md says how often they do so without a reason.
 
     Attributes:
         window_steps: how many of the last steps trends are taken over, in training steps.

@@ -112,7 +112,8 @@ def _response_of(query: str, prompt: str, place: int) -> str:
         return query[len(prompt) :]
     message = (
         "does not begin with its prompt, so the response cannot be told from it; the prompt was cut to fit "
-        "--data.max_len, or the tokenizer does not give its text back. Use a reward_func file (docs/trainers.md)"
+        "--data.max_len, or the tokenizer does not give its text back. Use a reward_func file "
+        "(docs/how-to/train-with-openrlhf.md)"
         if prompt
         else "has an empty prompt, so the response cannot be told from it"
     )

@@ -39,7 +39,8 @@ def _judges_one_response(mode: Any) -> Any:
     if mode in COMPARES_RESPONSES:
         raise ValueError(
             f"mode {mode!r} compares the responses of a group, and this trainer sends one response at a time; use "
-            "another mode, or call the client from a reward function that gets whole groups (docs/trainers.md)"
+            "another mode, or call the client from a reward function that gets whole groups "
+            "(docs/how-to/train-with-another-trainer.md)"
         )
     return mode
 

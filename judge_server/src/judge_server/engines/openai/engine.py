@@ -66,6 +66,7 @@ class EndpointOptions(UrlOptions):
         images: `true` for a model that takes images.
         sleep: the level at which the server may sleep, 1 or 2; by default it never does. Only for a server that nobody
             else uses.
+        policy: `true` if a trainer changes the server's weights and declares each version.
     """
 
     context: PositiveInt | None = None

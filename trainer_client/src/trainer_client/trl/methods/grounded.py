@@ -4,7 +4,7 @@ The judge reads the document (column `grounding`) and awards each criterion a pa
 awarded share of the total weight. The baseline of an advantage is the mean of the *other* responses, and the loss is
 the clipped surrogate with the k3 estimate of the divergence from the reference policy, averaged over tokens.
 
-Most variants of the paper are settings of TRL; `docs/methods.md` lists them. This module adds the leave-one-out
+Most variants of the paper are settings of TRL: see `docs/reference/methods.md`. This module adds the leave-one-out
 baseline and the bound on k3's exponent.
 """
 
