@@ -42,9 +42,14 @@ def title(page: Path) -> str:
     return heading["title"]
 
 
+def body(page: Path) -> str:
+    """A page without its front matter."""
+    return _FRONT_MATTER.sub("", page.read_text(encoding="utf-8"), count=1)
+
+
 def prose(page: Path) -> str:
     """A page without its front matter and code blocks."""
-    return _FENCED.sub("", _FRONT_MATTER.sub("", page.read_text(encoding="utf-8"), count=1))
+    return _FENCED.sub("", body(page))
 
 
 def blocks(page: Path, language: str) -> list[str]:
