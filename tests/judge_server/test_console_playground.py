@@ -58,7 +58,7 @@ async def test_an_example_is_judged_as_the_api_judges_it(recorded: httpx2.AsyncC
                 assert html.escape(verdict["failure"]["detail"].rstrip("\0")) in results
     assert results.count('class="formula"') == 2
     again = checked(await ask(recorded, "Yes.", "No, 7 is 2 + 5.", on_failure="skip"))
-    assert "known before" in again
+    assert "· cached" in again
 
 
 async def test_the_request_is_recorded_and_linked(recorded: httpx2.AsyncClient) -> None:

@@ -118,3 +118,12 @@ def test_nothing_is_compared_if_one_side_cannot_be_scored(tmp_path: Path) -> Non
     result, _ = discriminate(tmp_path, lines(tmp_path, PAIR | {"good": '"x"', "rubric": rubric}))
     assert result.exit_code == 1
     assert "nothing can be compared" in result.stderr
+
+
+def test_a_rubric_that_the_mode_refuses_is_explained_without_an_empty_table(tmp_path: Path) -> None:
+    pitfall = {"id": "rude", "kind": "pitfall", "weight": -1, "description": "Is rude."}
+    row = PAIR | {"rubric": {"criteria": [*RUBRIC["criteria"], pitfall]}}
+    result, _ = discriminate(tmp_path, lines(tmp_path, row))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "use mode 'points'" in result.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from adjudge_services.cli.output import out
 from judge_server.auth.keys import make_key
 from tests.services.command import adjudge
 from tests.services.processes import listening
@@ -40,6 +41,12 @@ def test_a_key_is_shown_once_and_its_secret_never_again() -> None:
     assert "nightly run" in listed
     assert "read score" in listed
     assert key[21:] not in listed + run("audit")
+
+
+def test_a_listed_key_can_be_copied_from_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "width", 80)
+    key = new_key("--scope", "score", "--scope", "rubrics:write", "--label", "nightly run", "--expires-in", "30")
+    assert key[4:20] in run("keys", "list").split()
 
 
 def test_a_revoked_key_is_listed_only_with_all() -> None:

@@ -87,7 +87,8 @@ def test_unscored_responses_are_counted_with_their_reasons(tmp_path: Path, rubri
     result, groups = score(file, "--rubric", rubric, engine="scripted://hash?context=1000")
     assert result.exit_code == 1
     assert [r.reward is None for g in groups for r in g.responses] == [False, False, True]
-    assert "1 of 3" in result.stderr
+    assert "1 of 3 stayed unscored: 1 truncated_input" in result.stderr
+    assert "first truncated_input: g2, response 1, " in result.stderr
     assert "1 truncated_input" in result.stderr
     result, groups = score(file, "--rubric", rubric, "--truncate", engine="scripted://hash?context=1000")
     assert result.exit_code == 0

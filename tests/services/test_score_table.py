@@ -4,7 +4,7 @@ import pytest
 
 from adjudge_services.cli.output import out
 from adjudge_services.cli.scoring.score import legend, rewards_table
-from trainer_client.wire import Criterion, GroupRewards, ResponseReward, StepReward, Verdict
+from trainer_client.wire import Criterion, Failure, GroupRewards, ResponseReward, StepReward, Verdict
 
 
 def test_a_grade_is_shown_with_one_decimal_after_its_score() -> None:
@@ -49,6 +49,10 @@ def test_the_legend_says_what_each_criterion_asks_and_explains_only_the_marks_th
     plain = shown(Verdict(criterion="s1", status="ok", score=1.0))
     assert plain.startswith("s1 pitfall: Forgets the stop of half an hour")
     assert plain.endswith("✓ met, ✗ not met")
+    failed = Verdict(criterion="s1", status="failed", failure=Failure(kind="parse", detail="x"))
+    assert shown(failed).endswith("✗ not met, ! failed")
+    empty = Verdict(criterion="s1", status="ok", score=0.0, method="no_content")
+    assert shown(empty).endswith("✗ not met; no_content: the response is empty")
     full = shown(Verdict(criterion="s1", status="ok", score=None, probability=0.6, step=2))
     assert full.endswith(
         "? uncertain; 0.97: the judge's probability of yes; @2: step 2 decides, @0: the whole response"

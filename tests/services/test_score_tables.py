@@ -85,6 +85,17 @@ def test_fields_are_read_from_columns_of_other_names(tmp_path: Path, rubric: Pat
     assert "did you mean 'prompt'?" in wrong.stderr
 
 
+def test_answers_are_taken_for_responses_unless_the_row_has_responses(tmp_path: Path, rubric: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "Is 7 prime?", "answers": ["yes"]}\n')
+    refused = score(file, rubric).stderr
+    assert "responses: Field required; 'answers' may be responses: --column responses=answers" in refused
+    assert "ground_truth" not in refused
+    assert rewards(score(file, rubric, "--column", "responses=answers")) == [[1.0]]
+    file.write_text('{"prompt": "Is 7 prime?", "responses": ["yes"], "answers": "yes"}\n')
+    assert "'answers' may be ground_truth: --column ground_truth=answers" in score(file, rubric).stderr
+
+
 def test_compressed_files_and_files_in_object_stores_are_read_alike(tmp_path: Path, rubric: Path) -> None:
     text = "".join(json.dumps(GROUP | {"id": f"g{i}"}) + "\n" for i in range(3)).encode()
     (tmp_path / "groups.jsonl.gz").write_bytes(gzip.compress(text))

@@ -17,7 +17,16 @@ GROUP_FIELDS = tuple(Group.model_fields)
 
 LOOKALIKES = {
     "prompt": ("question", "problem", "instruction", "input", "query", "messages", "conversation"),
-    "responses": ("completion", "completions", "output", "outputs", "generation", "generations", "candidates"),
+    "responses": (
+        "answers",
+        "completion",
+        "completions",
+        "output",
+        "outputs",
+        "generation",
+        "generations",
+        "candidates",
+    ),
     "rubric": ("rubrics", "criteria", "rubric_items", "rubric_list", "checklist"),
     "grounding": ("context", "contexts", "document", "documents", "passage", "evidence", "source_text"),
     "reference_answer": ("reference", "references", "reference_solution", "reference_response", "ideal_answer"),

@@ -50,7 +50,7 @@ _LAST_USE_RESOLUTION_S = 60.0
 _FLUSH_INTERVAL_S = 2.0
 _FLUSHES_PER_LIMITS_READ = 5
 _BEARER = "bearer "
-_HOW_TO_AUTHENTICATE = "send the header Authorization: Bearer adj_…, or give the client api_key"
+_HOW_TO_AUTHENTICATE = "set ADJUDGE_API_KEY, or send the header Authorization: Bearer adj_…"
 
 
 class UsageMeter:

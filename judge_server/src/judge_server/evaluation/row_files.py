@@ -49,6 +49,10 @@ def parse_columns(given: Iterable[str] | None, fields: Iterable[str] = GROUP_FIE
     return columns
 
 
+def _hint(column: str, field: str) -> str:
+    return f"{column!r} may be {field}: --column {field}={column}"
+
+
 class RowFile:
     """A file of rows, read row by row.
 
@@ -106,16 +110,23 @@ class RowFile:
         unseen = [field for field in self._fields if field not in self._seen]
         if "response" in self._seen:
             unseen = [field for field in unseen if field != "responses"]
-        said += [hint for field in unseen if (hint := self.hint(field))]
+        hints: dict[str, str] = {}
+        for field in unseen:
+            if column := self._lookalike(field):
+                hints.setdefault(column, _hint(column, field))
+        said += hints.values()
         said += [f"no row has the column {name!r}" for name in self._columns.values() if name not in self._seen]
         return "; ".join(said) if self._seen or self._ignored else ""
 
     def hint(self, field: str) -> str:
         """Say which column that was not read may hold a field; empty if none looks like it."""
+        column = self._lookalike(field)
+        return _hint(column, field) if column else ""
+
+    def _lookalike(self, field: str) -> str | None:
         if field in self._columns:
-            return ""
-        column = next((name for name in self._ignored if lookalike(name, field)), None)
-        return f"{column!r} may be {field}: --column {field}={column}" if column else ""
+            return None
+        return next((name for name in self._ignored if lookalike(name, field)), None)
 
     def _kind(self) -> str:
         suffixes = [suffix for suffix in Path(self.name).suffixes if suffix not in _COMPRESSED]

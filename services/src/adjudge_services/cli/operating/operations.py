@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption
@@ -58,7 +58,7 @@ def submit(
 
 def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -> None:
     """List the newest operations."""
-    table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
+    table = Table(Column("id", no_wrap=True), "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     with open_client(url) as client:
         found = list(client.operations())
     if as_json:

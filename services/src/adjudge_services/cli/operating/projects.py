@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json
+from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire.tenants import SCOPES
 
@@ -60,7 +60,7 @@ def create(
     """Create a project. It sees only its own rubrics, runs and verdicts."""
     limits = given.changed(Limits())
     project = with_tenants(lambda tenants: tenants.create_project(name, limits))
-    out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
+    print_line(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
 
 def limits(name: Annotated[str, typer.Argument(help="The project.")], *, given: LimitOptions) -> None:
@@ -74,7 +74,7 @@ def limits(name: Annotated[str, typer.Argument(help="The project.")], *, given: 
 
     changed = with_tenants(change)
     described = ", ".join(f"{key} {'none' if value is None else value}" for key, value in changed.limits)
-    out.print(f"{changed.id}: {described}")
+    print_line(f"{changed.id}: {described}")
 
 
 def list_projects(as_json: JsonOption = False) -> None:
@@ -177,7 +177,9 @@ def list_keys(
     if as_json:
         print_json([{**key.model_dump(mode="json"), "state": state} for key, state in shown])
         return
-    table = Table("key", "project", "scopes", "label", "state", "created", "expires", "last used")
+    table = Table(Column("key", no_wrap=True), box=None, pad_edge=False)
+    for name in ("project", "scopes", "label", "state", "created", "expires", "last used"):
+        table.add_column(name, overflow="fold")
     for key, state in shown:
         moments = (format_time(key.created_at), format_time(key.expires_at), format_time(key.last_used_at))
         table.add_row(key.id, key.project_id, " ".join(key.scopes), escape(key.label), state, *moments)

@@ -83,7 +83,8 @@ def discriminate(
     found = separation(labelled)
     if output is not None:
         output.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
-    print_report(found, count_rubrics(labelled), f"{file.name} · {asked['mode']} · {scored.judge}")
+    if found.criteria:
+        print_report(found, count_rubrics(labelled), f"{file.name} · {asked['mode']} · {scored.judge}")
     refused |= scored.refused
     print_refused_lines(file, refused)
     if found.ordered is None:

@@ -60,7 +60,6 @@ if not OPTIONS_ONLY:
         Usage,
         Verdict,
     )
-    from trainer_client.wire.rewards import FAILURE_MEANINGS
 
 _VERDICTS_A_LINE = 3
 _GROUP_WIDTH = 20
@@ -129,8 +128,7 @@ def score(
         print_line(f"[bold]{title}[/]")
         out.print(rewards_table([*results.groups.values()]))
         criteria = _criteria_of_all(request["rubric"], RowFile(file, limit, columns=parse_columns(column)))
-        if criteria:
-            out.print(legend(criteria, [*results.groups.values()]))
+        out.print(legend(criteria, [*results.groups.values()]))
         if (bias := position_bias([*results.groups.values()])) is not None:
             print_line(bias)
     summarise(results, Path(file), time.monotonic() - started)
@@ -224,10 +222,14 @@ def legend(criteria: Sequence[Criterion], groups: Sequence[GroupRewards]) -> Tab
     marks = "✓ met, ✗ not met"
     if any(verdict.score is None and verdict.failure is None for verdict in verdicts):
         marks += ", ? uncertain"
+    if any(verdict.failure is not None for verdict in verdicts):
+        marks += ", ! failed"
     if any(verdict.probability is not None for verdict in verdicts):
         marks += "; 0.97: the judge's probability of yes"
     if any(verdict.step is not None for verdict in verdicts):
         marks += "; @2: step 2 decides, @0: the whole response"
+    if any(verdict.method == "no_content" for verdict in verdicts):
+        marks += "; no_content: the response is empty"
     table.add_row("", Text(marks, style="dim"))
     return table
 
@@ -336,7 +338,7 @@ def summarise(results: ScoredFile, file: Path, seconds: float) -> None:
     usage = Usage(**results.usage)
     err.print(
         f"{pluralize(results.responses, 'response')}, {pluralize(usage.judge_calls, 'judge call')}, "
-        f"{usage.cached} known before; "
+        f"{usage.cached} cached; "
         f"{pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused:,} reused; "
         f"{seconds:.1f} s"
     )
@@ -345,7 +347,8 @@ def summarise(results: ScoredFile, file: Path, seconds: float) -> None:
         why = ", ".join(f"{n} {kind}" for kind, n in results.unscored.most_common())
         unscored = results.unscored.total()
         err.print(f"[bold red]{unscored} of {results.responses} stayed unscored:[/] {why}")
-        for kind in results.unscored.keys() & FAILURE_MEANINGS.keys():
+        for kind, example in results.examples.items():
+            err.print(f"  first {kind}: {escape(example)}")
             err.print(f"[dim]see {error_url(kind)}[/]")
     if results.refused_lines:
         err.print(f"[bold red]{pluralize(results.refused_lines, 'line')} not scored[/]")

@@ -26,7 +26,7 @@ from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
 from trainer_client.tables import GROUP_FIELDS, result_fields
-from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict, needs_whole_groups
+from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, needs_whole_groups
 from trainer_client.wire.problems import field_errors
 
 Line = TypeVar("Line")
@@ -305,6 +305,8 @@ class ScoredFile:
         refused: lines that could not be scored and the reasons; without `keep`, the first thousand.
         refused_lines: how many these are.
         unreachable: the error of the first connection that failed. Nothing was asked after it.
+        unscored: the unscored responses by the kind of their first failure.
+        examples: by kind of failure, the first verdict that left a response unscored, and what happened.
     """
 
     def __init__(self, output: Path | None = None, *, print_rows: bool = False, keep: bool = True) -> None:
@@ -314,6 +316,7 @@ class ScoredFile:
         self.unreachable: ConnectionFailed | None = None
         self.refused: dict[int, str] = {}
         self.unscored: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
         self.usage: Counter[str] = Counter()
         self._output = output
         self._print_rows = print_rows
@@ -347,13 +350,26 @@ class ScoredFile:
             return
         self.judge = line.judge or self.judge
         self.responses += len(line.rewards.responses)
-        self.unscored += unscored_reasons([line.rewards])
+        self._count_unscored(line.rewards)
         for usage in line.usage:
             self.usage.update(usage.model_dump())
         if self._keep:
             self.groups[line.number] = line.rewards
         if self._write is not None:
             self._write(line.rewards)
+
+    def _count_unscored(self, group: GroupRewards) -> None:
+        for number, response in enumerate(group.responses, 1):
+            if response.status != "unscored":
+                continue
+            first = next((one for one in response.verdicts if one.failure or one.status == "uncertain"), None)
+            if first is None or first.failure is None:
+                self.unscored["no reward" if first is None else "uncertain"] += 1
+                continue
+            kind, detail = first.failure.kind, first.failure.detail
+            self.unscored[kind] += 1
+            shown = "".join(character if character.isprintable() else " " for character in detail)
+            self.examples.setdefault(kind, f"{group.id}, response {number}, {first.criterion}: {shown}")
 
 
 async def score_groups(
@@ -379,17 +395,3 @@ async def score_groups(
 
 def _json_line(group: GroupRewards) -> str:
     return json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n"
-
-
-def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
-    """Unscored responses by the kind of their first failure."""
-    return Counter(
-        next((_reason(v) for v in response.verdicts if v.failure or v.status == "uncertain"), "no reward")
-        for group in groups
-        for response in group.responses
-        if response.status == "unscored"
-    )
-
-
-def _reason(verdict: Verdict) -> str:
-    return "uncertain" if verdict.failure is None else verdict.failure.kind
