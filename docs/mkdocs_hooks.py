@@ -27,6 +27,7 @@ MOVED = ROOT / "docs/reference/moved.md"
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<head>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 _MOVED_PAGE = re.compile(r"^\| `(?P<old>[\w/-]+\.md)` \| \[[^\]]+\]\(\.\./(?P<new>[^)]+)\) \|$", re.MULTILINE)
+_FILE = re.compile(r"^(?P<indent>[ ]*)<!-- file: (?P<name>[^\n]+?) -->\n+[ ]*(?P<fence>```\w+)$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json", ".yaml": "yaml", ".toml": "toml", ".sbatch": "bash"}
 
 
@@ -60,11 +61,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn links into the repository into links of the site, and fill in the HTTP reference."""
     uri = page.file.src_uri
     source = uri if page.file.generated_by else f"docs/{uri}"
+    if uri.startswith(("how-to/", "tutorials/")):  # who searches wants to do something
+        page.meta.setdefault("search", {})["boost"] = 2
     if uri == "reference/http-api.md":
         markdown = markdown.replace(OPENAPI_MARK, openapi_page(json.loads(OPENAPI.read_text(encoding="utf-8"))))
     elif page.file.generated_by and not (ROOT / uri).exists():
         page.meta["search"] = {"exclude": True}  # the page that links to it is what a reader looks for
         return markdown  # a code block
+
+    markdown = _FILE.sub(r'\g<indent>\g<fence> title="\g<name>"', markdown)  # the comment is for the tests
 
     def site_link(link: re.Match[str]) -> str:
         target = posixpath.relpath(_uri(_resolve(source, link["path"])), posixpath.dirname(uri) or ".")

@@ -18,7 +18,7 @@ GENERATED = {"docs/reference", "docs/decisions", "helm/adjudge"}
 
 
 def words(page: Path) -> int:
-    """The words that a reader of a page meets, those of its code too, but not those of a list made from the navigation."""
+    """The words that a reader of a page meets, with those of its code, without those of a list of pages."""
     text = re.sub(r"<!-- contents:.*<!-- end of contents -->|<!--.*?-->", "", body(page), flags=re.DOTALL)
     return sum(re.search(r"\w", word) is not None for word in text.split())
 
