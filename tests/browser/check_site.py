@@ -1,7 +1,7 @@
 """Look at the documentation site as readers do: `python -m tests.browser.check_site`, after `make docs`.
 
-No page may be wider than the window of a laptop or a phone, and a search for the words that people use must find the page
-for them first. Prints what is wrong, and exits with 1 if anything is.
+No page may be wider than the window of a laptop or a phone, and a search for the words that people use must find the
+page for them first. Prints what is wrong, and exits with 1 if anything is.
 """
 
 import functools

@@ -9,8 +9,8 @@ import pytest
 from tests.judge_server.breaking_changes import breaking_changes, released_api
 from tests.judge_server.golden_files import openapi
 
-ACCEPTED = ("* (request)*: maxItems is now 4096, not null",)
-"""The changes since the last release that are meant, each in the changelog: at most 4,096 messages."""
+ACCEPTED: tuple[str, ...] = ()
+"""The changes since the last release that are meant, each in the changelog."""
 
 
 def test_nothing_breaks_clients_of_the_last_release() -> None:
