@@ -34,6 +34,20 @@ FOUND_FIRST = {
     "calibrate": "how-to/calibrate-a-judge/",
     "openai": "how-to/use-an-api-provider-as-judge/",
     "budget": "how-to/limit-what-a-project-spends/",
+    "resume": "how-to/resume-after-an-outage/",
+    "vllm": "how-to/use-vllm-or-sglang-as-judge/",
+    "api key": "how-to/give-a-team-a-key/",
+    "kubernetes": "how-to/deploy-with-helm/",
+    "docker": "how-to/deploy-with-docker-compose/",
+    "rubric import": "how-to/import-a-rubric/",
+    "timeout": "how-to/set-deadlines/",
+    "deadline": "how-to/set-deadlines/",
+    "429": "how-to/see-why-the-queue-is-long/",
+    "queue": "how-to/see-why-the-queue-is-long/",
+    "lora": "how-to/use-my-own-judge/",
+    "cascade": "how-to/combine-judges/",
+    "backup": "how-to/back-up-and-restore/",
+    "how many gpus": "how-to/size-a-deployment/",
 }
 """By words that people search, the page that they look for."""
 

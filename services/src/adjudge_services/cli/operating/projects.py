@@ -35,7 +35,11 @@ class LimitOptions:
 
     weight: Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")] = None
     requests_per_minute: Annotated[
-        str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
+        str | None,
+        typer.Option(
+            help="Limit of requests per minute, over all API processes with Redis as ADJUDGE_CACHE_URL, otherwise of "
+            "each; none removes it."
+        ),
     ] = None
     tokens_per_day: Annotated[
         str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
