@@ -21,6 +21,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_ledger import post, recorded
+from trainer_client.documentation import SITE_URL, error_url
 from trainer_client.wire.tenants import Limits
 
 __all__ = ["recorded"]
@@ -54,7 +55,8 @@ def checked(answer: httpx2.Response) -> str:
     for name, value in seen.attributes:
         assert name != "style"
         assert not name.startswith("on")
-        assert name not in ("href", "src", "action") or re.match(r"/[a-z]|#", value)
+        documented = name == "href" and value.startswith(f"{SITE_URL}/")
+        assert name not in ("href", "src", "action") or documented or re.match(r"/[a-z]|#", value)
     return answer.text
 
 
@@ -212,6 +214,10 @@ async def test_charts_show_the_numbers_of_the_run_report(recorded: httpx2.AsyncC
         s["prompt_tokens_computed"] for s in steps
     ]
     assert [int(row["failed"]) for row in await table("failures")] == [s["failed"] for s in steps]
+    kinds = {kind for s in steps for kind in s["failures"]}
+    shown = await page(recorded, "run", run="r")
+    assert kinds
+    assert all(f'href="{error_url(kind)}"' in shown for kind in kinds)
     assert (
         sum(int(row["responses"]) for row in await table("histogram"))
         == report["run"]["responses"] - report["run"]["unscored"]

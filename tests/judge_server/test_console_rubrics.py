@@ -20,6 +20,7 @@ from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded, sign_in
 from tests.judge_server.test_http_ledger import post
+from trainer_client.documentation import findings_url
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
 
 __all__ = ["keyed", "recorded"]
@@ -88,7 +89,9 @@ async def test_a_version_shows_criteria_lint_lineage_and_pass_rates(recorded: ht
     assert rate == pytest.approx(sum(scores) / len(scores))
     assert f"{rate:.0%}".replace("%", " %") in text
     assert "/console/run?run=r" in text
-    assert "&#39;good&#39; means something different" in await page(recorded, "rubric", reference="primes")
+    linted = await page(recorded, "rubric", reference="primes")
+    assert "&#39;good&#39; means something different" in linted
+    assert f'href="{findings_url("vague")}"' in linted
     for reference in ("primes@9", "nothing", "Not a reference"):
         answer = await recorded.get("/console/rubric", params={"reference": reference})
         assert answer.status_code in (404, 422)

@@ -39,6 +39,7 @@ from judge_server.api.service import Service
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import NotReady, ServiceError
 from trainer_client import __version__
+from trainer_client.documentation import error_url, findings_url
 from trainer_client.wire.tenants import Scope
 
 log = logging.getLogger("adjudge")
@@ -287,7 +288,8 @@ def _environment(functions: dict[str, Any]) -> Environment:
         "value": _value,
         "duration": _duration,
     }
-    environment.globals |= {"address": address, "static": static_address} | functions
+    addresses = {"address": address, "static": static_address, "error_url": error_url, "findings_url": findings_url}
+    environment.globals |= addresses | functions
     return environment
 
 
