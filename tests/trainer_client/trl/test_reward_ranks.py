@@ -54,10 +54,10 @@ def test_both_ranks_raise_the_same_error_when_one_ranks_judge_fails(ranks):
 
 @pytest.mark.trl
 def test_a_user_error_on_one_rank_stops_both_with_that_error(ranks):
-    (kind, text, notes), own = scene(ranks, "unknown rubric")
-    assert [kind, text, []] == own
+    (kind, text, notes), (own_kind, own_text, own_notes) = scene(ranks, "unknown rubric")
+    assert (kind, text) == (own_kind, own_text)
     assert kind == "UnknownRubric"
-    assert notes == ["raised on rank 1"]
+    assert notes == [*own_notes, "raised on rank 1"]
 
 
 @pytest.mark.trl

@@ -108,9 +108,10 @@ def always(satisfied: bool) -> Script:
 _CRITERION = re.compile(
     r"^(?:Criterion: |Statement: |- |\d+\. )(?P<negative>To avoid: )?"
     r"(?:(?:The response makes|[Tt]he response is wrong because of) this mistake: )?"
-    r"(?P<description>.+?)(?: \((?:grade|compare|at most) [^)]*\))*$",
+    r"(?P<description>.+)$",
     re.MULTILINE,
 )
+_FORM_OF_ANSWER = re.compile(r" \((?:grade|compare|at most) [^()\n]*\)")
 _RESPONSE = re.compile(
     r"^Response(?: [AB])?:\n(?P<text>.*?)"
     r"(?=^Response B:|^Correct final answer:|^Final answer found|^The response states no final answer|\Z)",
@@ -131,7 +132,8 @@ def by_words(batch: Batch, call: Call) -> Reply:
     criteria = list(_CRITERION.finditer(call.question))
     if not texts or not criteria:
         return by_hash(batch, call)
-    shares = [[_share(one["description"], text) for one in criteria] for text in texts]
+    descriptions = [_FORM_OF_ANSWER.sub("", one["description"]) for one in criteria]
+    shares = [[_share(description, text) for description in descriptions] for text in texts]
     overall = [
         _mean(1 - share if one["negative"] else share for one, share in zip(criteria, of, strict=True)) for of in shares
     ]
