@@ -59,10 +59,17 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
+class QuietServer(ThreadingHTTPServer):
+    """Serves without a word about a page that is left before it is whole."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder on a free port of loopback; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=folder))
+    server = QuietServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/"
