@@ -75,6 +75,8 @@ class AliasMoved(AdjudgeError):
 class WeightsChanged(AdjudgeError):
     """The judge has other weights than the request expects, because somebody else changed them."""
 
+    code = "weights-changed"
+
 
 class Unauthorized(AdjudgeError):
     """The service requires an API key, or the key is invalid; set the client's `api_key`."""
