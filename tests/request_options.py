@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.written_files import write_or_check
 from trainer_client.wire import ComparisonRequest, RewardRequest, VerdictRequest
 from trainer_client.wire.base import DocumentedModel, RequestModel
 from trainer_client.wire.options import RequestOption, request_options
@@ -208,13 +209,7 @@ def _ruff(text: str) -> str:
 
 def main() -> None:
     """Write the files, or check them."""
-    stale = {path: text for path, text in generate().items() if not path.exists() or path.read_text() != text}
-    if "--check" not in sys.argv:
-        for path, text in stale.items():
-            path.write_text(text, encoding="utf-8")
-    elif stale:
-        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
-        sys.exit(f"{names}: not what the wire models declare; run: python -m tests.request_options")
+    write_or_check(generate(), "the wire models declare", "tests.request_options")
 
 
 if __name__ == "__main__":

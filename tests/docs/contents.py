@@ -7,14 +7,14 @@ The navigation in `mkdocs.yml` says which pages a section has and in what order.
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.docs.pages import DOCS, ROOT, front_matter, name, title
+from tests.docs.pages import DOCS, ROOT, front_matter, title
+from tests.written_files import write_or_check
 
 _LIST = re.compile(r"(?<=<!-- contents: )(?P<section>[^\n]+?) -->\n.*?(?=<!-- end of contents -->)", re.DOTALL)
 
@@ -63,25 +63,20 @@ def contents(entries: list[Entry], folder: Path, level: int) -> Iterator[str]:
 def with_contents(page: Path) -> str:
     """A page's text with each of its lists as the navigation has it."""
     text = page.read_text(encoding="utf-8")
-    sections = navigation()
 
     def listed(found: re.Match[str]) -> str:
-        lines = contents(sections[found["section"]], page.parent, level=2)
+        lines = contents(navigation()[found["section"]], page.parent, level=2)
         return f"{found['section']} -->\n\n" + "\n".join(lines).strip() + "\n\n"
 
     return _LIST.sub(listed, text)
 
 
-def main() -> int:
-    """Write the lists of all pages, or with `--check` say which are old."""
-    old = [page for page in sorted(DOCS.rglob("*.md")) if with_contents(page) != page.read_text(encoding="utf-8")]
-    for page in old:
-        if "--check" in sys.argv:
-            print(f"{name(page)}: the list of pages is old; run `python -m tests.docs.contents`")
-        else:
-            page.write_text(with_contents(page), encoding="utf-8")
-    return int("--check" in sys.argv and bool(old))
+def main() -> None:
+    """Write the lists of all pages, or check them."""
+    write_or_check(
+        {page: with_contents(page) for page in sorted(DOCS.rglob("*.md"))}, "the navigation says", "tests.docs.contents"
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,15 +14,11 @@ from judge_server.engines import engine_from_url
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.vllm.loading import VllmSettings, release_memory, take_memory
 from judge_server.errors import CannotSleep, EngineUnavailable
-from judge_server.ports import Reply
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease
 from tests.fixtures.served_app import served
-from tests.judge_server.support import batch
-from tests.judge_server.vllm_server import VllmServer, app_of, vllm_server
-
-QUESTION = batch("Is it?")
+from tests.judge_server.vllm_server import VllmServer, app_of, masses, vllm_server
 
 
 @asynccontextmanager
@@ -35,13 +31,6 @@ async def started(url: str, options: str = "sleep=1") -> AsyncIterator[OpenAIEng
         yield engine
     finally:
         await engine.close()
-
-
-async def masses(engine: OpenAIEngine) -> Any:
-    """The masses in the answer to a question."""
-    ((_, reply),) = [answer async for answer in engine.answer(QUESTION)]
-    assert isinstance(reply, Reply), reply
-    return reply.masses
 
 
 @pytest.mark.parametrize(

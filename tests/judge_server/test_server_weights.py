@@ -15,11 +15,8 @@ from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.engines.vllm.loading import Adapters, VllmSettings
 from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
 from judge_server.models.adapters import read_adapter
-from judge_server.ports import Adapter, EngineIdentity, Reply
-from tests.judge_server.support import batch
-from tests.judge_server.vllm_server import VllmServer, vllm_server
-
-QUESTION = batch("Is it?")
+from judge_server.ports import Adapter, EngineIdentity
+from tests.judge_server.vllm_server import VllmServer, masses, vllm_server
 
 
 def adapter(folder: Path, content: str) -> Adapter:
@@ -39,13 +36,6 @@ async def started(server: VllmServer, options: str = "") -> AsyncIterator[tuple[
         yield engine, await engine.start()
     finally:
         await engine.close()
-
-
-async def masses(engine: OpenAIEngine) -> Any:
-    """The masses in the answer to a question."""
-    ((_, reply),) = [answer async for answer in engine.answer(QUESTION)]
-    assert isinstance(reply, Reply), reply
-    return reply.masses
 
 
 async def test_a_vllm_server_is_asked_for_the_adapter_and_for_its_own_weights_again(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from judge_server.engines.scripted import Draw, fill, say
+from judge_server.ports import Engine, Reply
 from tests.fixtures.served_app import served
+from tests.judge_server.support import batch
 
 MODEL = "judge"
 CONTEXT_TOKENS = 600
@@ -348,3 +350,10 @@ def vllm_server(**options: Any) -> Iterator[VllmServer]:
     with served(app_of(server)) as port:
         server.root = f"http://127.0.0.1:{port}"
         yield server
+
+
+async def masses(engine: Engine) -> Any:
+    """The masses in an engine's answer to a question, which is the same each time."""
+    ((_, reply),) = [answer async for answer in engine.answer(batch("Is it?"))]
+    assert isinstance(reply, Reply), reply
+    return reply.masses

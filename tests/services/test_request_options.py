@@ -105,7 +105,7 @@ def test_a_group_of_options_is_passed_as_one_value(app: typer.Typer, taken: dict
 @pytest.fixture
 def copy(tmp_path: Path) -> Callable[..., str]:
     """A copy of the sources with an invented option, added as CONTRIBUTING.md says; runs Python in it."""
-    for name in ("tests/__init__.py", "tests/request_options.py", "pyproject.toml"):
+    for name in ("tests/__init__.py", "tests/request_options.py", "tests/written_files.py", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "docs/reference").mkdir(parents=True)

@@ -7,11 +7,11 @@ what a part says, change the declaration: the docstring, the description of a fi
 The table of a request's options, `docs/reference/request-options.md`, is written by `tests.request_options`.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.docs.reference import cli, engines, errors, findings, limits, metrics, modes, settings
+from tests.written_files import write_or_check
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs/reference"
@@ -69,10 +69,4 @@ def replace_part(text: str, part: str, made: str, page: Path) -> str:
 
 def main() -> None:
     """Write the pages, or check them."""
-    stale = {path: text for path, text in generate().items() if path.read_text(encoding="utf-8") != text}
-    if "--check" not in sys.argv:
-        for path, text in stale.items():
-            path.write_text(text, encoding="utf-8")
-    elif stale:
-        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
-        sys.exit(f"{names}: not what the sources declare; run: python -m tests.docs.reference")
+    write_or_check(generate(), "the sources declare", "tests.docs.reference")
