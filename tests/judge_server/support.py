@@ -9,6 +9,7 @@ from typing import Any
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.preparation import Preparer
 from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
@@ -115,7 +116,9 @@ async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
         adapters=options.pop("adapters", None),
         clock=options.get("clock", time.monotonic),
     )
-    made = Judge(executor, options.pop("cache"), **options)
+    named = ("templates", "calibrations", "min_choice_mass", "cache_salt")
+    preparer = Preparer(**{name: options.pop(name) for name in named if name in options})
+    made = Judge(executor, options.pop("cache"), preparer=preparer, **options)
     await made.start()
     return made
 

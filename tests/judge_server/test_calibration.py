@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
-from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.preparation import Preparer, judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.results import collect
@@ -241,7 +241,7 @@ async def remote(url: str, calibrations: CalibrationSet) -> Judge:
     made = Judge(
         RemoteExecutor([JudgeClient(url, TOKEN)], PoolRules(interval_s=0.05)),
         MemoryCache(),
-        calibrations=calibrations,
+        preparer=Preparer(calibrations=calibrations),
     )
     await made.start()
     return made
@@ -321,7 +321,7 @@ UNFIT = CalibrationSet.model_validate(
 
 
 async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_names_an_alternative() -> None:
-    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), calibrations=UNFIT)
+    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), preparer=Preparer(calibrations=UNFIT))
     await unfit.start()
     assert unfit.prepared(JudgingConfig("graded")).config.protocol == "graded"
     with pytest.raises(InvalidRequest, match="gives full points to everything") as refused:
@@ -350,7 +350,7 @@ async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_re
     service = Judge(
         LocalExecutor(ScriptedEngine(script)),
         MemoryCache(),
-        calibrations=CalibrationSet.model_validate({"step_blind": [entry]}),
+        preparer=Preparer(calibrations=CalibrationSet.model_validate({"step_blind": [entry]})),
     )
     await service.start()
     both: tuple[CriterionKind, ...] = ("point", "pitfall")

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from judge_server.judging.combining import combine_plans
-from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PendingVerdict, PlannedCall, ResponsePlan
 from judge_server.judging.presentation import has_content, images_of, show_hidden, show_response
-from judge_server.judging.questions import PreparedConfig, ask, option
+from judge_server.judging.questions import CallDigests, PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from judge_server.prompts.fencing import render_conversation
 from trainer_client.text.thinking import JudgedContent

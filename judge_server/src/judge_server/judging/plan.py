@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 from judge_server.errors import invalid_field
 from judge_server.judging.calibration import EMPTY_RESPONSE, ProbabilityMap, RelativeVerdict
-from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.passages import Excerpt, PassageFinder, common_paragraphs, not_shown
 from judge_server.judging.presentation import (
     decoy_for,
@@ -20,7 +19,15 @@ from judge_server.judging.presentation import (
     steps_of,
     without_middle,
 )
-from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
+from judge_server.judging.questions import (
+    HOLISTIC,
+    CallDigests,
+    PreparedConfig,
+    Question,
+    ask_alone,
+    ask_criteria,
+    ending_of,
+)
 from judge_server.judging.replies import combine_turns
 from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.disguises import normalise, undisguised

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from judge_server.errors import InvalidRequest, JudgingFailed, invalid_field
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.preparation import require_probabilities
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Caller, Outcomes, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader, RubricSource
@@ -356,10 +357,11 @@ class Scorer:
             request = rewarded = await with_saturated_criteria(rewarded, project_id, self.ledger)
         rules = DEFAULT_RULES
         if not isinstance(request, wire.ComparisonRequest):
-            if options is not None and options.use == "probability":
-                self.judge.require_probabilities("reward.use")
-            if request.uncertain_band is not None:
-                self.judge.require_probabilities("uncertain_band")
+            for one in tuple(self.judge.members.values()) or (self.judge,):
+                if options is not None and options.use == "probability":
+                    require_probabilities(one.identity, "reward.use")
+                if request.uncertain_band is not None:
+                    require_probabilities(one.identity, "uncertain_band")
             rules = VerdictRules.of(request, prepared)
         rounds: Sequence[GroupRounds]
         if asked.protocol == "comparison":
