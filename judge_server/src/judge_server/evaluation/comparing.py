@@ -30,8 +30,7 @@ from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.recompute import recorded_score
-from judge_server.scoring.scorer import reward_of
-from judge_server.scoring.weighting import effective_weights
+from judge_server.scoring.rewards import effective_weights, reward_of
 from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseFilter, RunRange, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
