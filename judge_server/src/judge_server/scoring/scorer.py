@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from judge_server.errors import JudgingFailed
@@ -59,7 +58,6 @@ from trainer_client.rewards import (
     ResponseFacts,
     Term,
     UnscoredCriteria,
-    check_rubric,
     component_weights,
     read_criteria,
 )
@@ -194,8 +192,7 @@ class Scorer:
             NotReady: no judge is available.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             judged, slicer = await self._collect(job), TimeSlicer()
             groups: tuple[wire.GroupRewards, ...] = ()
             try:
@@ -208,8 +205,7 @@ class Scorer:
         self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.VerdictAnswer:
         """Judge every response of the request; no rewards are computed. Raises as `score`."""
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             judged = await self._collect(job)
             usage, slicer = self._record(job), TimeSlicer()
             return wire.VerdictAnswer(
@@ -222,8 +218,7 @@ class Scorer:
         self, request: wire.ComparisonRequest, *, request_id: str, project_id: str
     ) -> wire.ComparisonAnswer:
         """Compare every pair of the request, in both orders. Raises as `score`."""
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline)
+        async with self._planned(request, request_id, project_id) as job:
             judged, slicer, pairs = await self._collect(job), TimeSlicer(), []
             for group in judged:
                 await slicer.yield_if_due()
@@ -249,8 +244,7 @@ class Scorer:
         With `each_verdict`, also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group, except
         for the comparisons of a ranking.
         """
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             slicer = TimeSlicer()
             news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
             rewarded: dict[int, wire.GroupRewards] = {}
@@ -266,15 +260,17 @@ class Scorer:
             yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
 
     @asynccontextmanager
-    async def _one_version(self, request: Request) -> AsyncIterator[float]:
-        """Keep the judge's weights as they are while a request is planned, judged and answered; yields its deadline.
+    async def _planned(
+        self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> AsyncIterator[ScoringJob]:
+        """Plan a request, and keep the judge's weights as they are until it is answered.
 
         Raises:
             NotReady: other weights are still being loaded at the deadline, or which ones the judge has is unknown.
         """
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         async with self.judge.executor.one_version(deadline):
-            yield deadline
+            yield await self._plan(request, request_id, project_id, deadline, record_id)
 
     async def run(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[JudgedGroup | None, None]:
         """Judge a job round by round, and yield each group when all of its verdicts are known.
@@ -327,23 +323,12 @@ class Scorer:
             return sorted([group async for group in judging if group is not None])
 
     async def _plan(
-        self, request: Request, request_id: str, project_id: str, deadline: float, record_id: bytes | None = None
+        self, request: Request, request_id: str, project_id: str, deadline: float, record_id: bytes | None
     ) -> ScoringJob:
         asked = AskedGroups.of(request)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
-        rubrics = await resolve_rubrics(
-            self.rubrics,
-            [group.rubric for group in asked.groups],
-            request.rubric,
-            project_id,
-            deadline=deadline,
-            rubric_check=None
-            if options is None
-            else partial(check_rubric, mode=options.mode, kinds=options.kinds, components=options.components),
-            where=asked.field,
-            allow_retired=request.allow_retired,
-        )
+        rubrics = await resolve_rubrics(self.rubrics, request, project_id, deadline)
         prepared = None if asked.protocol is None else self.judge.prepared_for(asked.judging, asked.protocol)
         if rewarded is not None:
             request = rewarded = await with_saturated_criteria(rewarded, project_id, self.ledger)
