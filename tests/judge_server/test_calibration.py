@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.preparation import Preparer, judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.results import collect
+from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import recorded_page
 from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.errors import NotReady, TooLarge
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
 from judge_server.judging.preparation import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups

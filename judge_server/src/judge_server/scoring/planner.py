@@ -16,16 +16,9 @@ from typing import NamedTuple, Protocol
 
 from judge_server.errors import EngineUnavailable, TooLarge, invalid_field
 from judge_server.intervals import wilson
+from judge_server.judging.checks import verification_of
 from judge_server.judging.combining import combine_plans
-from judge_server.judging.plan import (
-    GroupContext,
-    GroupPlanner,
-    ResponsePlan,
-    check_required,
-    check_scopes,
-    plan_outcome,
-    verification_of,
-)
+from judge_server.judging.plan import GroupPlanner, ResponsePlan, check_required, check_scopes, plan_outcome
 from judge_server.judging.presentation import (
     fit_grounding,
     images_of,
@@ -34,6 +27,7 @@ from judge_server.judging.presentation import (
 )
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
+from judge_server.judging.shown import GroupContext
 from judge_server.observability.tracing import traced
 from judge_server.ports import Call, JsonOutput, LedgerReader, TextOutput
 from judge_server.scheduling.executor import ExecutorStatus
@@ -283,11 +277,9 @@ async def _plan_verdicts(
         GroupPlanner,
         context=context,
         criteria=rubric.criteria,
-        votes=options.votes,
+        options=options,
         group=index,
-        defences=options.defences,
         left_out=() if sample is None else flagged_ids(rubric.criteria, sample.left_out),
-        steps=options.steps,
     )
     members = prepared.members or (prepared,)
     planners = [await run_inline_or_in_thread(large, make_planner, own) for own in members]
@@ -410,7 +402,7 @@ async def _plan(
     async def keeping(keep: int | None) -> ResponsePlan:
         return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
 
-    most = planner.most_shown(material)
+    most = planner.display.most_shown(material)
     return await fit_response(judge.executor, judge.identity.context_tokens, most, keeping, deadline)
 
 
@@ -441,7 +433,7 @@ def _refuse_each_turn(where: str, criteria: Sequence[Criterion]) -> None:
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:
-    for criterion, verification in planner.verified:
+    for criterion, verification in planner.checks.verified:
         missing = missing_field(verification, context.ground_truth)
         if missing is not None:
             raise invalid_field(
