@@ -35,10 +35,10 @@ from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
+from tests.judge_server.judging.test_protocols import BINARY, STEPWISE, masses
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, STEPPED, deadline_after, group, judge, plan, request
-from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.criteria import CriterionKind

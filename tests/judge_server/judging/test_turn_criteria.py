@@ -12,9 +12,9 @@ from judge_server.judging.replies import combine_turns
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.verifiers import Check, Checker, ToolUse
+from tests.judge_server.judging.test_trajectories import TRAJECTORY
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import RecordingScript, deadline_after, request
-from tests.judge_server.test_trajectories import TRAJECTORY
 from trainer_client.wire import Criterion, RewardAnswer, Verdict
 from trainer_client.wire.criteria import content_digest
 

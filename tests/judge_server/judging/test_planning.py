@@ -19,6 +19,7 @@ from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
 from judge_server.scoring.rubrics import ResolvedRubric
 from tests.judge_server.conftest import Serve
+from tests.judge_server.prompts.test_fencing import texts
 from tests.judge_server.support import (
     STEPPED,
     advance_time,
@@ -30,7 +31,6 @@ from tests.judge_server.support import (
     prepared,
     request,
 )
-from tests.judge_server.test_fencing import texts
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import Criterion, Group, JudgingOptions, as_response

@@ -13,9 +13,9 @@ from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, Reply
 from judge_server.prompts.disguises import undisguised
 from judge_server.verifiers.worker import decide
+from tests.judge_server.judging.test_defences import HONEST
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import prepared
-from tests.judge_server.test_defences import HONEST
 from trainer_client.text.thinking import THINK_TAGS, judged_content
 from trainer_client.wire import Criterion, JudgingOptions, Message, Response
 
