@@ -29,10 +29,9 @@ from judge_server.ports import LabelChoice
 from judge_server.prompts.disguises import normalise, undisguised
 from judge_server.prompts.fencing import neutralise, render_conversation
 from judge_server.verifiers import choices, formulas
-from judge_server.verifiers.answers import read_answer, stated_value, with_decimal_point
+from judge_server.verifiers.answers import read_answer, read_quantity, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal
 from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of, with_digits
-from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from judge_server.verifiers.worker import decide
 from rubric_store import FormatError

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from judge_server.verifiers.choices import read_choice
+from judge_server.verifiers.answers import read_quantity
 from judge_server.verifiers.formulas import UnreadableFormula, equal
-from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.worker import decide
+from judge_server.verifiers.written_forms import read_choice
 from tests.hypothesis_examples import examples
 from tests.judge_server.verifiers.checks import answered, check
 

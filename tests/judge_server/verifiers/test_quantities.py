@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judge_server.verifiers.quantities import read_quantity, within_tolerance
+from judge_server.verifiers.answers import read_quantity, within_tolerance
 from judge_server.verifiers.worker import decide
 from tests.cases import each_case
 from tests.judge_server.verifiers.checks import answered, check

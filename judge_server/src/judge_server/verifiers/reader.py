@@ -8,57 +8,33 @@ given one are read by the same functions. Reading takes time linear in the lengt
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from judge_server.verifiers import units
+from judge_server.verifiers.cursor import Cursor
 from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token, with_digits
-from judge_server.verifiers.units import END, Unit, read_unit, read_unit_fraction
-
-MAX_DEPTH = 40
-"""How deep brackets, fractions and powers of an answer may nest."""
+from judge_server.verifiers.terms import (
+    RELATIONS,
+    NotRead,
+    Term,
+    is_constant,
+    is_matrix,
+    is_minus_one,
+    mixed,
+    number,
+    number_term,
+    scaled,
+    sequence_term,
+    signed,
+    times_matrix,
+)
+from judge_server.verifiers.units import END, Unit
 
 MAX_TOKENS = 4000
 """The most tokens of an answer that is read as mathematics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A part of an answer.
-
-    Attributes:
-        head: what it is: `number`, `symbol`, `add`, `multiply`, `divide`, `power`, `inverse`, `scaled`, `negate`,
-            `plus_minus`, `call`, `list`, `tuple`, `set`, `interval`, `set_operation`, `matrix`, `row`, `relation`,
-            `quantity` or `sequence`.
-        parts: its parts in order. A relation with nothing before its first sign has one part fewer.
-        text: the name of a symbol or function, the signs of a relation or sequence, the brackets of an interval or
-            matrix, or what joins the items of a list.
-        value: of a number.
-        digits: the number of significant digits of a number with a decimal point; 0 without one.
-        places: the number of digits after the decimal point.
-        unit: of a quantity.
-    """
-
-    head: str
-    parts: tuple["Term", ...] = ()
-    text: str = ""
-    value: Fraction = Fraction(0)
-    digits: int = 0
-    places: int = 0
-    unit: Unit | None = None
-
-
-def number(value: Fraction | int) -> Term:
-    """Return an exact number."""
-    return Term("number", value=Fraction(value))
-
-
-class NotRead(Exception):
-    """A token has no place in the grammar."""
-
-
-RELATIONS = {"=": "=", "\\approx": "~", "<": "<", ">": ">", "\\leq": "<=", "\\geq": ">=", "\\neq": "!=", "\\in": "in"}
-RELATIONS |= {"\\notin": "not in", "\\equiv": "equiv", "\\cong": "cong", "\\sim": "~", "\\doteq": "="}
 _SET_OPERATIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "without"}
 ELEMENTARY = frozenset(
     ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh", "exp"]
@@ -88,65 +64,12 @@ _ACCENTS = frozenset(
         r"\mathscr",
     ]
 )
-_DOLLARS = {"A": "AUD", "AUD": "AUD", "C": "CAD", "CAD": "CAD", "US": "USD", "USD": "USD"}
-_CURRENCY_WORDS = frozenset([*_DOLLARS, "EUR", "GBP", "JPY", "INR", "Rs", "RMB", "CNY"])
 _NO_FACTORS = frozenset(["no", "on", "am", "pm", "or", "is", "if", "to", "by", "of", "in", "at", "ad", "bc", "up"])
 """Words of two letters that are no product of two variables."""
 
 _DELIMITED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil"), "\\|": ("\\|", "norm")}
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
-_REPEATING = re.compile(
-    r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*+(?:\{\s*+)?(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
-    re.ASCII,
-)
-_GOES_ON = re.compile(r"(?P<number>\d+\.\d+)\D.*", re.ASCII | re.DOTALL)
 _DIFFERENTIAL = re.compile("d[rstuvxyz]")
-
-
-def number_term(written: str) -> Term:
-    """Read a number token; raise `NotRead` if its digits go on in an unknown way."""
-    if _REPEATING.fullmatch(written):
-        return _repeating(written)
-    if (goes_on := _GOES_ON.fullmatch(written)) and not re.match(r"\d+\.\d+[eE]", written):
-        return _recurring(goes_on["number"])
-    if len(written) > 3000:
-        raise NotRead
-    mantissa = re.split("[eE]", written)[0]
-    places = len(mantissa.partition(".")[2])
-    digits = len(mantissa.replace(".", "").lstrip("0")) if places else 0
-    value = Fraction(written if written[0] != "." else "0" + written)
-    if len(written) > len(mantissa) and digits:
-        places -= int(written[len(mantissa) + 1 :])
-    return Term("number", value=value, digits=digits, places=places)
-
-
-def _repeating(written: str) -> Term:
-    match = _REPEATING.fullmatch(written)
-    if match is None or len(written) > 200:
-        raise NotRead
-    block = (match["a"] or match["b"] or match["c"]).replace("\u0305", "")
-    whole, _, fixed = match["fixed"].partition(".")
-    base = Fraction(int((whole or "0") + fixed), 10 ** len(fixed))
-    return number(base + Fraction(int(block), (10 ** len(block) - 1) * 10 ** len(fixed)))
-
-
-def _recurring(written: str) -> Term:
-    """Read `0.333…`: a block that is repeated to the end goes on; other digits are a decimal that was cut off."""
-    if len(written) > 60:
-        raise NotRead
-    for start in range(written.index(".") + 1, len(written)):
-        tail = written[start:]
-        for length in range(1, len(tail) // 2 + 1):
-            block = tail[:length]
-            if len(tail) >= max(2 * length, 3 if length == 1 else 0) and all(
-                digit == block[at % length] for at, digit in enumerate(tail)
-            ):
-                if len(tail) % length:
-                    continue
-                return _repeating(f"{written[:start]}({block})")
-    places = len(written.partition(".")[2])
-    digits = len(written.replace(".", "").lstrip("0"))
-    return Term("number", text="cut off", value=Fraction(written), digits=digits, places=places)
 
 
 def read(tokens: Sequence[Token], *, glued_units: bool = False) -> Term | None:
@@ -164,19 +87,16 @@ def read(tokens: Sequence[Token], *, glued_units: bool = False) -> Term | None:
         return None
 
 
-class _Parser:
+class _Parser(Cursor):
     """A recursive descent over tokens. Every method consumes what it reads, or raises `NotRead`."""
 
     def __init__(self, tokens: list[Token], glued_units: bool) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._depth = 0
+        super().__init__(tokens, glued_units)
         self._bars = 0
-        self._glued_units = glued_units
 
     def answer(self) -> Term:
         """Read all tokens."""
-        if sequence := _sequence(self._tokens):
+        if sequence := sequence_term(self._tokens):
             return sequence
         term = self._over(self._list(("",)), ("",))
         if self._at != len(self._tokens):
@@ -190,32 +110,6 @@ class _Parser:
         if self._accept("\\choose"):
             return Term("call", (top, self._list(closing)), text="binom")
         return top
-
-    def _peek(self, ahead: int = 0) -> Token:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else END
-
-    def _next(self) -> Token:
-        token = self._peek()
-        if token is END:
-            raise NotRead
-        self._at += 1
-        return token
-
-    def _accept(self, *texts: str) -> bool:
-        if self._peek().text in texts and self._peek() is not END:
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> None:
-        if not self._accept(text):
-            raise NotRead
-
-    def _deeper(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise NotRead
 
     def _joiner(self) -> str | None:
         """Consume what separates two items; None if nothing does."""
@@ -352,7 +246,7 @@ class _Parser:
             negative ^= self._accept("-")
             amount = self._product()
             if (short := self._short_scale()) is not None:
-                amount = _scaled_number(amount, short)
+                amount = scaled(amount, short)
             words = self._unit()
             if words is not None:
                 if words.dimensions[: len(unit.dimensions)] != unit.dimensions and words != unit:
@@ -386,43 +280,6 @@ class _Parser:
         value = amount.value * larger.size / smaller.size + part.value
         return Term("quantity", (number(value),), unit=replace(smaller, needed=True))
 
-    def _per(self, unit: Unit) -> Unit | None:
-        """Consume `per day` or `/day`; None if no unit follows."""
-        if self._peek().text not in ("/", "per", "a", "an", "each", "every"):
-            return None
-        found = self._unit_at(self._at + 1, glued=False)
-        if found is None:
-            return None
-        self._at, divisor = found
-        unit = unit.times(divisor, -1)
-        kept = unit.things[: len(unit.things) - len(divisor.things)]
-        return replace(unit, things=(*kept, *("per " + thing for thing in divisor.things)))
-
-    def _currency_at(self, at: int) -> tuple[int, Unit] | None:
-        """Return where a currency ends that begins at a token, and its unit; None if none does."""
-        token, after = self._peek(at - self._at), self._peek(at + 1 - self._at)
-        if token.text in units.CURRENCIES:
-            return at + 1, units.CURRENCIES[token.text]
-        if token.kind != "word" or token.text not in _CURRENCY_WORDS:
-            return None
-        if after.text in units.CURRENCIES and not after.spaced:
-            if after.text != CURRENCY_SIGN or not (dollars := units.unit_of(_DOLLARS.get(token.text, ""), glued=False)):
-                raise NotRead
-            return at + 2, dollars
-        if len(token.text) > 1 and token.text != "US" and (after.kind == "number" or after.text == "."):
-            unit = units.unit_of(token.text, glued=False)
-            return None if unit is None else (at + 1 + (after.text == "."), unit)
-        return None
-
-    def _short_scale(self) -> Fraction | None:
-        """Consume a letter that scales an amount of money."""
-        token = self._peek()
-        found = units.SHORT_SCALES.get(token.text) or (Fraction(10**6) if token.text == "m" else None)
-        if token.kind == "word" and found is not None:
-            self._at += 1
-            return found
-        return None
-
     def _sum(self) -> Term:
         """Read terms that are added or subtracted."""
         self._deeper()
@@ -432,21 +289,21 @@ class _Parser:
             sign = self._next().text
         elif self._peek().kind == "word" and self._peek().text.casefold() in ("negative", "minus", "positive", "plus"):
             sign = "-" if self._next().text.casefold() in ("negative", "minus") else "+"
-        terms.append(_signed(sign, self._product()))
+        terms.append(signed(sign, self._product()))
         while self._peek().text in ("+", "-", "\\pm", "\\mp"):
             sign = self._next().text
             if self._accept("-"):
                 sign = {"+": "-", "-": "+"}.get(sign, "")
                 if not sign:
                     raise NotRead
-            terms.append(_signed(sign, self._product()))
+            terms.append(signed(sign, self._product()))
         self._depth -= 1
         return terms[0] if len(terms) == 1 else Term("add", tuple(terms))
 
     def _product(self) -> Term:
         """Read factors, with or without a sign between them."""
         factors = [self._scaled(self._power())]
-        constant = _is_constant(factors[0])
+        constant = is_constant(factors[0])
         while True:
             token = self._peek()
             if token.text in ("\\cdot", "\\times", "*"):
@@ -463,17 +320,17 @@ class _Parser:
                 factors.append(Term("inverse", (self._signed_factor(),)))
             elif self._begins_factor(factors, constant):
                 factor = self._simple_fraction() if token.kind == "number" else self._power()
-                if len(factors) == 1 and (mixed := _mixed(factors[0], factor)) is not None:
-                    factors = [self._scaled(mixed)]
+                if len(factors) == 1 and (whole := mixed(factors[0], factor)) is not None:
+                    factors = [self._scaled(whole)]
                 else:
                     factors.append(factor)
             else:
                 break
-            constant = constant and _is_constant(factors[-1])
+            constant = constant and is_constant(factors[-1])
         if len(factors) == 1:
             return factors[0]
-        if _is_matrix(factors[-1]) and not any(map(_is_matrix, factors[:-1])):
-            return _times_matrix(factors)
+        if is_matrix(factors[-1]) and not any(map(is_matrix, factors[:-1])):
+            return times_matrix(factors)
         if len(factors) == 2 and factors[1].head == "inverse":
             return self._scaled(Term("divide", (factors[0], factors[1].parts[0])))
         return self._scaled(Term("multiply", tuple(factors)))
@@ -502,7 +359,7 @@ class _Parser:
             elif (by := units.scale(word.text)) is not None and (
                 word.spaced or word.upright or len(word.text) > 2 or not word.text.isascii() or folded in ("bn", "mn")
             ):
-                term = _scaled_number(term, by)
+                term = scaled(term, by)
             elif (
                 folded == "and"
                 and term.head == "number"
@@ -515,7 +372,7 @@ class _Parser:
             ) or (
                 word.text in ("k", "M", "B") and word.spaced | word.upright and term.head == "number" and self._ends(1)
             ):
-                term = _scaled_number(term, units.SHORT_SCALES[word.text])
+                term = scaled(term, units.SHORT_SCALES[word.text])
             else:
                 return term
             self._at += 1
@@ -830,7 +687,7 @@ class _Parser:
         if base is not None and name != "log":
             raise NotRead
         argument = self._function_argument()
-        if power is not None and name in ("sin", "cos", "tan") and _is_minus_one(power):
+        if power is not None and name in ("sin", "cos", "tan") and is_minus_one(power):
             name, power = "arc" + name, None
         arguments = argument.parts if argument.head in ("tuple", "list", "set") else (argument,)
         if name == "log" and base is not None:
@@ -849,7 +706,7 @@ class _Parser:
         while not self._peek().spaced or self._peek().kind == "command":
             token = self._peek()
             is_other = token.text in ("(", "{") or token.text[1:] in FUNCTIONS or token.text in FUNCTIONS
-            if is_other or not self._begins_factor(factors, _is_constant(factors[-1])):
+            if is_other or not self._begins_factor(factors, is_constant(factors[-1])):
                 break
             factors.append(self._power())
         term = Term("multiply", tuple(factors)) if len(factors) > 1 else term
@@ -881,107 +738,3 @@ class _Parser:
             self._expect(text)
         self._depth -= 1
         return Term("matrix", tuple(rows), text="determinant" if kind == "vmatrix" else "")
-
-    def _unit(self) -> Unit | None:
-        """Consume a unit; None if none follows."""
-        token = self._peek()
-        found = self._unit_at(self._at, glued=not (token.spaced or token.upright))
-        if found is None:
-            return None
-        self._at, unit = found
-        return unit
-
-    def _unit_at(self, at: int, *, glued: bool) -> tuple[int, Unit] | None:
-        """Return where a unit ends that begins at a token, and the unit; None if none does, or more follows it."""
-        tokens = self._tokens
-        here = tokens[at] if at < len(tokens) else END
-        if here.text == "%":
-            unit: Unit | None = units.PERCENT
-            at += 1
-            if at + 1 < len(tokens) and tokens[at].text in ("per", "a", "each", "every"):
-                divisor, at = read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
-                unit = None if divisor is None else units.PERCENT.times(divisor, -1)
-        elif here.text == "\\frac":
-            unit, at = read_unit_fraction(tokens, at)
-        elif here.text == "‰" or here.text == "‱":
-            unit, at = (units.PER_MILLE if here.text == "‰" else units.BASIS_POINT), at + 1
-        else:
-            unit, at = read_unit(tokens, at, glued=glued, unsure_allowed=self._glued_units)
-        if unit is None or at - self._at > 16:
-            return None
-        after = tokens[at] if at < len(tokens) else END
-        if after.kind == "number" and after.spaced | after.upright | (tokens[at - 1].upright) and unit.dimensions:
-            return at, unit
-        if after.text == "." and at + 1 == len(tokens):
-            at, after = at + 1, END
-        is_end = (
-            after is END
-            or after.text in (",", ";", ")", "]", "\\}", "}", "|", "\\cup", "&", "\\\\", "-", "+")
-            or after.text in RELATIONS
-        )
-        return (at, unit) if is_end or (after.kind == "word" and after.text in ("and", "or")) else None
-
-
-def _sequence(tokens: Sequence[Token]) -> Term | None:
-    """Read numbers that hyphens, slashes, colons or points join: a range, a date, a score, a ratio, a time of day."""
-    if len(tokens) < 3 or tokens[0].kind != "number":
-        return None
-    signs = [token.text for token in tokens[1::2]]
-    numbers = tokens[::2]
-    if any(token.kind != "number" for token in numbers) or not set(signs) <= {"-", "/", ":", "."}:
-        return None
-    if len(numbers) == len(signs) or signs == ["/"] or len(set(signs)) > 1:
-        return None
-    return Term("sequence", tuple(number_term(token.text) for token in numbers), text=" ".join(signs))
-
-
-def _scaled_number(term: Term, by: Fraction) -> Term:
-    if term.head == "number":
-        if term.value.numerator.bit_length() > 14_000:
-            raise NotRead
-        return number(term.value * by)
-    return Term("scaled", (term, number(by)))
-
-
-def _is_matrix(term: Term) -> bool:
-    return term.head == "matrix" and not term.text
-
-
-def _times_matrix(factors: Sequence[Term]) -> Term:
-    """Multiply each entry of the last factor, a matrix, by the others."""
-    *scalars, matrix = factors
-    rows = [Term("row", tuple(Term("multiply", (*scalars, cell)) for cell in row.parts)) for row in matrix.parts]
-    return Term("matrix", tuple(rows))
-
-
-def _signed(sign: str, term: Term) -> Term:
-    if sign == "+":
-        return term
-    if sign == "-":
-        return _times_matrix([number(-1), term]) if _is_matrix(term) else Term("negate", (term,))
-    return Term("plus_minus", (term,), text=sign)
-
-
-def _is_constant(term: Term) -> bool:
-    """Whether a term has no letters but those of constants, so that a unit may follow."""
-    if term.head == "symbol":
-        return term.text in ("\\pi", "e")
-    if term.head in ("tuple", "list", "set", "interval", "matrix") or term.text.startswith("of "):
-        return False
-    return all(map(_is_constant, term.parts))
-
-
-def _mixed(whole: Term, fraction: Term) -> Term | None:
-    """Read a mixed number such as `1 4/5`; None if it is a product."""
-    parts = fraction.parts
-    if whole.head != "number" or whole.digits or whole.value.denominator != 1 or fraction.head != "divide":
-        return None
-    if any(part.head != "number" or part.digits for part in parts):
-        return None
-    if not 0 < parts[0].value < parts[1].value:
-        raise NotRead
-    return number(whole.value + parts[0].value / parts[1].value)
-
-
-def _is_minus_one(term: Term) -> bool:
-    return term.head == "negate" and term.parts[0].head == "number" and term.parts[0].value == 1

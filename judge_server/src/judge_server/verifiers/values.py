@@ -16,7 +16,8 @@ from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
 
-from judge_server.verifiers.reader import ELEMENTARY, Term
+from judge_server.verifiers.reader import ELEMENTARY
+from judge_server.verifiers.terms import Term
 
 MAX_BITS = 60_000
 """The most bits of a number that is computed."""

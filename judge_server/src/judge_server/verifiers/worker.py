@@ -18,16 +18,16 @@ from fractions import Fraction
 from types import FrameType
 
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.verifiers.answers import stated_value
-from judge_server.verifiers.check import Check, find, step_to_search, texts_equal
-from judge_server.verifiers.notation import strip_markup
-from judge_server.verifiers.quantities import (
+from judge_server.verifiers.answers import (
     Quantity,
     compared_values,
     exact_fraction,
     read_quantity,
+    stated_value,
     within_tolerance,
 )
+from judge_server.verifiers.check import Check, find, step_to_search, texts_equal
+from judge_server.verifiers.notation import strip_markup
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire.criteria import (
     ContainsVerification,

@@ -1,4 +1,11 @@
-"""Compare answers with labels: choices, as a letter, its text or several letters, and answers in parts `(a) … (b) …`.
+r"""Answers with forms of their own: dates and times of day, chemical formulas, choices, and answers in parts.
+
+Dates have a named month or are in ISO 8601. A date in numbers such as `05/03/2024` is ambiguous, and a time such as
+`5:30` may be either half of the day; neither is read here.
+
+Of chemical formulas (`H_2O`, `H₂O`, `\ce{H2O}`), only what is one by its form is read: element symbols with numbers,
+charges and arrows, the name of a hybrid orbital, or an electron configuration. Case and order count, so `CO` is not
+`Co`, and `HO2` not `H2O`.
 
 A label such as `B)` or `(B)` before a text is decoration of that text; two labels must agree. Where the expected answer
 is yes, no, true or false, the first word of the given one is compared, unless the rest takes it back.
@@ -6,9 +13,104 @@ is yes, no, true or false, the first word of the given one is compared, unless t
 
 import re
 from collections.abc import Callable
+from datetime import date
 from typing import NamedTuple
 
-from judge_server.verifiers.notation import same_characters, strip_markup
+from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    "|nov(?:ember)?|dec(?:ember)?)"
+)
+_DAY, _YEAR = r"(?:the )?(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
+_DATES = [
+    re.compile(rf"(?:(?P<weekday>{'|'.join(DAYS)}),? )?{form}", re.ASCII)
+    for form in (
+        rf"(?P<month>{MONTH})\.? {_DAY}(?:,? {_YEAR})?",
+        rf"{_DAY} (?:of )?(?P<month>{MONTH})\.?(?:,? {_YEAR})?",
+        rf"{_YEAR}-(?P<number>\d\d)-(?P<day>\d\d)",
+    )
+]
+_HALF = re.compile(
+    r"(?P<hour>1[0-2]|0?[1-9])(?::(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?)? ?(?P<half>[ap])\.? ?m\.?"
+)
+_WHOLE = re.compile(r"(?P<hour>0\d|1[3-9]|2[0-3]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?")
+_NAMED_TIMES = dict.fromkeys(["noon", "12 noon", "12:00 noon"], "12 pm")
+_NAMED_TIMES |= dict.fromkeys(["midnight", "12 midnight", "12:00 midnight"], "12 am")
+
+
+def date_or_time(answer: str) -> tuple[str, ...] | None:
+    """Return a date as year, month and day, or a time of day in seconds; None if an answer is neither.
+
+    A weekday must be that of the date; without a year, it is a part of the date.
+    """
+    if len(answer) > 80:
+        return None
+    bare = re.sub(r"\\text\s*\{([^{}]*)\}|\\[!,;: ]", r" \1 ", strip_markup(same_characters(answer))).casefold()
+    text = re.sub(r" ?: ?", ":", " ".join(bare.split()))
+    for pattern in _DATES:
+        if found := pattern.fullmatch(text):
+            parts = found.groupdict()
+            month = int(parts.get("number") or _MONTHS.index(parts["month"][:3]) + 1)
+            return _date(parts.get("year"), month, int(parts["day"]), parts["weekday"])
+    text = _NAMED_TIMES.get(text, text)
+    if (time := _HALF.fullmatch(text) or _WHOLE.fullmatch(text)) is None:
+        return None
+    hour = int(time["hour"])
+    if half := time.groupdict().get("half"):
+        hour = hour % 12 + 12 * (half == "p")
+    return ("time", str(3600 * hour + 60 * int(time["minute"] or 0) + int(time["second"] or 0)))
+
+
+def _date(year: str | None, month: int, day: int, weekday: str | None) -> tuple[str, ...] | None:
+    try:
+        exact = date(int(year or 2000), month, day)
+    except ValueError:
+        return None
+    if year is not None and weekday not in (None, DAYS[exact.weekday()]):
+        return None
+    return ("date", year or "", str(month), str(day), weekday or "" if year is None else "")
+
+
+MAX_CHARACTERS = 300
+"""The most characters of a chemical formula."""
+
+_ELEMENT = (
+    "A[cglmrstu]|B[aehikr]?|C[adeflmnorsu]?|D[bsy]|E[rsu]|F[elmr]?|G[ade]|H[efgos]?|I[nr]?|Kr?|L[airuv]|M[cdgnot]"
+    "|N[abdehiop]?|O[gs]?|P[abdmortu]?|R[abefghnu]|S[bcegimnr]?|T[abehilms]|U|V|W|Xe|Yb?|Z[nr]"
+)
+_GROUP = rf"(?:(?:{_ELEMENT})\d{{0,4}})"
+_SPECIES = rf"(?:{_GROUP}|[(\[]{_GROUP}{{1,20}}+[)\]]\d{{0,4}}){{1,40}}+(?:\^\d?[+-])?(?:\((?:s|l|g|aq)\))?"
+_SIDE = rf"\d{{0,3}}{_SPECIES}(?:\+\d{{0,3}}{_SPECIES}){{0,8}}+"
+_FORMULA = re.compile(rf"{_SIDE}(?:(?:->|=){_SIDE})?")
+_ORBITALS = re.compile(r"d?2?sp[23]?d?2?|(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\d{1,2})+")
+_SIGNS = {
+    "\\to": "->",
+    "\\longrightarrow": "->",
+    "\\cdot": ".",
+    "_": "",
+    "{": "",
+    "}": "",
+    "\\ce": "",
+    "\\{": "",
+    "\\}": "",
+}
+
+
+def chemical_formula(answer: str) -> str | None:
+    """Return a chemical formula in one way of writing; None if an answer is none, or has no number to be written."""
+    if len(answer) > MAX_CHARACTERS:
+        return None
+    written = "".join([_SIGNS.get(token.text, token.text) for token in tokens_of(answer)])
+    written = re.sub(r"\^([+-])(\d)(?!\d)", r"^\2\1", written)
+    written = re.sub(r"(?<!\^\d)(?<=[A-Za-z\d)\]])([+-])\Z", r"^\1", written)
+    plain = written.replace("^", "")
+    if _ORBITALS.fullmatch(plain):
+        return plain
+    return written if re.search(r"[A-Za-z)\]]\d|\^|->", written) and _FORMULA.fullmatch(written) else None
+
 
 _CHOICE = re.compile(
     r"(?:(?:the\s++)?(?:correct\s++)?(?:option|choice|answer|alternative)(?:\s*+:)?\s++)?"
