@@ -73,12 +73,14 @@ class PassageFinder:
         """Return what to show of the text to somebody who asks about `about`, in at most `characters` characters.
 
         Sentences that share a word with `about` are taken, the best first, while there is room, and no more than
-        `MOST_SENTENCES`; those that adjoin are one passage. If there is none, it is the beginning and the end of the
-        text, and nothing counts as found.
+        `MOST_SENTENCES`; those that adjoin are one passage, if the white space between them fits. If there is none,
+        it is the beginning and the end of the text, and nothing counts as found.
         """
-        text, passages = self._text, list[Span]()
-        for start, end in sorted(self._best(about, characters)):
-            if passages and not text[passages[-1][1] : start].strip():
+        text, passages, best = self._text, list[Span](), sorted(self._best(about, characters))
+        spare = characters - sum([end - start for start, end in best])
+        for start, end in best:
+            if passages and not text[passages[-1][1] : start].strip() and start - passages[-1][1] <= spare:
+                spare -= start - passages[-1][1]
                 start = passages.pop()[0]
             passages.append((start, end))
         if passages:
