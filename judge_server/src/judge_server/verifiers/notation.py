@@ -24,41 +24,17 @@ _LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
 _RAISED_RUN, _LOWERED_RUN = re.compile(f"[{_RAISED}]+"), re.compile(f"[{_LOWERED}]+")
 _RAISED_PLAIN = str.maketrans(_RAISED, "0123456789+-ni")
 _LOWERED_PLAIN = str.maketrans(_LOWERED, "0123456789+-n")
-GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-    "Gamma",
-    "Delta",
-    "Theta",
-    "Lambda",
-    "Xi",
-    "Pi",
-    "Sigma",
-    "Phi",
-    "Psi",
-    "Omega",
-]
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a table."""
+    return text.split()
+
+
+GREEK = words_in(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
+    "omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
 """The commands of Greek letters, those in small letters first."""
 _GREEK = {letter: rf"\{name} " for letter, name in zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ", GREEK, strict=True)}
 _SIGNS = str.maketrans(
@@ -179,98 +155,57 @@ _DEGREES = re.compile(r"(?<!\s)\s*+\^\s*+(?:\{\s*+(?:\\circ|\\degrees?|°)\s*+\}
 _STRUCK = re.compile(r"~~([^~]+)~~")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
-    [
-        r"\text",
-        r"\textbf",
-        r"\textit",
-        r"\textrm",
-        r"\textsf",
-        r"\texttt",
-        r"\textnormal",
-        r"\mathrm",
-        r"\mathbf",
-        r"\mathit",
-        r"\mathsf",
-        r"\mathtt",
-        r"\mbox",
-        r"\hbox",
-        r"\emph",
-        r"\operatorname",
-        r"\operatorname*",
-        r"\boldsymbol",
-        r"\bm",
-        r"\underline",
-        r"\boxed",
-        r"\fbox",
-        r"\rm",
-        r"\bf",
-        r"\unit",
-        r"\pmb",
-    ]
+    rf"\{name}"
+    for name in words_in(
+        "text textbf textit textrm textsf texttt textnormal mathrm mathbf mathit mathsf mathtt mbox hbox emph "
+        "operatorname operatorname* boldsymbol bm underline boxed fbox rm bf unit pmb"
+    )
 )
 _SAME_COMMAND = {
-    "\\dfrac": "\\frac",
-    "\\tfrac": "\\frac",
-    "\\cfrac": "\\frac",
-    "\\dbinom": "\\binom",
-    "\\tbinom": "\\binom",
-    "\\le": "\\leq",
-    "\\leqslant": "\\leq",
-    "\\ge": "\\geq",
-    "\\geqslant": "\\geq",
-    "\\ne": "\\neq",
-    "\\lt": "<",
-    "\\gt": ">",
-    "\\simeq": "\\approx",
-    "\\thickapprox": "\\approx",
-    "\\varnothing": "\\emptyset",
-    "\\O": "\\emptyset",
-    "\\lbrace": "\\{",
-    "\\rbrace": "\\}",
-    "\\lbrack": "[",
-    "\\rbrack": "]",
-    "\\lparen": "(",
-    "\\rparen": ")",
-    "\\lvert": "|",
-    "\\rvert": "|",
-    "\\vert": "|",
-    "\\mid": "|",
-    "\\ast": "*",
-    "\\div": "/",
-    "\\slash": "/",
-    "\\colon": ":",
-    "\\prime": "'",
-    "\\dots": "...",
-    "\\ldots": "...",
-    "\\cdots": "...",
-    "\\dotsc": "...",
-    "\\dotsb": "...",
-    "\\&": "&",
-    "\\%": "%",
-    "\\#": "#",
-    "\\_": "_",
-    "\\degree": "°",
-    "\\degrees": "°",
-    "\\textdegree": "°",
-    "\\infin": "\\infty",
-    "\\varepsilon": "\\epsilon",
-    "\\varphi": "\\phi",
-    "\\vartheta": "\\theta",
-    "\\euro": "€",
-    "\\pounds": "£",
-    "\\yen": "¥",
-    "\\tan": "\\tan",
-    "\\arcsin": "\\arcsin",
-    "\\smallsetminus": "\\setminus",
-    "\\backslash": "\\setminus",
-    "\\lor": "\\vee",
-    "\\land": "\\wedge",
-    "\\rightarrow": "\\to",
-    "\\widehat": "\\hat",
-    "\\rbracl": "\\}",
-    "\\tg": "\\tan",
-    "\\lnot": "\\neg",
-    "\\over": "\\over",
+    rf"\{name}": same
+    for same, names in {
+        r"\frac": "dfrac tfrac cfrac",
+        r"\binom": "dbinom tbinom",
+        r"\leq": "le leqslant",
+        r"\geq": "ge geqslant",
+        r"\neq": "ne",
+        "<": "lt",
+        ">": "gt",
+        r"\approx": "simeq thickapprox",
+        r"\emptyset": "varnothing O",
+        r"\{": "lbrace",
+        r"\}": "rbrace rbracl",
+        "[": "lbrack",
+        "]": "rbrack",
+        "(": "lparen",
+        ")": "rparen",
+        "|": "lvert rvert vert mid",
+        "*": "ast",
+        "/": "div slash",
+        ":": "colon",
+        "'": "prime",
+        "...": "dots ldots cdots dotsc dotsb",
+        "&": "&",
+        "%": "%",
+        "#": "#",
+        "_": "_",
+        "°": "degree degrees textdegree",
+        r"\infty": "infin",
+        r"\epsilon": "varepsilon",
+        r"\phi": "varphi",
+        r"\theta": "vartheta",
+        "€": "euro",
+        "£": "pounds",
+        "¥": "yen",
+        r"\setminus": "smallsetminus backslash",
+        r"\vee": "lor",
+        r"\wedge": "land",
+        r"\to": "rightarrow",
+        r"\hat": "widehat",
+        r"\tan": "tg",
+        r"\neg": "lnot",
+    }.items()
+    for name in names.split()
 }
 
 
@@ -411,8 +346,7 @@ def _is_grouped(run: list[str]) -> bool:
     )
 
 
-_UNITS = re.findall(
-    r"\w+",
+_UNITS = words_in(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
     " eighteen nineteen",
 )
@@ -431,8 +365,7 @@ _RUN = re.compile(
 _PARTS = "half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?"
 _HYPHENATED = re.compile(rf"(?<=\d)-(?=(?:{_PARTS})\b)", re.IGNORECASE)
 _ONE_PART = re.compile(rf"(?:(?:a|an|one)[ -])(?P<part>{_PARTS})|(?P<half>half)", re.IGNORECASE)
-_ORDINALS = re.findall(
-    r"\w+",
+_ORDINALS = words_in(
     "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth"
     " fifteenth sixteenth seventeenth eighteenth nineteenth twentieth",
 )

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from judge_server.verifiers import units
 from judge_server.verifiers.cursor import Cursor
-from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token, with_digits
+from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token, with_digits, words_in
 from judge_server.verifiers.terms import (
     RELATIONS,
     NotRead,
@@ -49,20 +49,8 @@ _SYMBOL_COMMANDS = frozenset(
 )
 _GREEK_WORDS = frozenset(name[1:] for name in _SYMBOL_COMMANDS if len(name) > 3)
 _ACCENTS = frozenset(
-    [
-        r"\vec",
-        r"\hat",
-        r"\bar",
-        r"\tilde",
-        r"\overline",
-        r"\overrightarrow",
-        r"\dot",
-        r"\ddot",
-        r"\mathbb",
-        r"\mathcal",
-        r"\mathfrak",
-        r"\mathscr",
-    ]
+    rf"\{name}"
+    for name in words_in("vec hat bar tilde overline overrightarrow dot ddot mathbb mathcal mathfrak mathscr")
 )
 _NO_FACTORS = frozenset(["no", "on", "am", "pm", "or", "is", "if", "to", "by", "of", "in", "at", "ad", "bc", "up"])
 """Words of two letters that are no product of two variables."""

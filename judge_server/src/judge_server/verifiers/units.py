@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from judge_server.verifiers.notation import Token
+from judge_server.verifiers.notation import Token, words_in
 
 Dimensions = tuple[tuple[str, int], ...]
 
@@ -49,10 +49,6 @@ PERCENT = _base("percent")
 PER_MILLE = Unit((("percent", 1),), Fraction(1, 10), needed=True)
 BASIS_POINT = Unit((("percent", 1),), Fraction(1, 100), needed=True)
 DEGREE = _base("degree")
-
-
-def _words_in(text: str) -> list[str]:
-    return text.split()
 
 
 def _table(rows: str, bases: dict[str, Dimensions]) -> dict[str, Unit]:
@@ -129,24 +125,13 @@ _WORDS = _table(  # any case, in the singular
     _BASES,
 )
 _WORDS |= {"bp": BASIS_POINT, "bps": BASIS_POINT}
-CURRENCIES = {
-    "\x01": _EXACT["USD"],
-    "€": _EXACT["EUR"],
-    "£": _EXACT["GBP"],
-    "¥": _EXACT["JPY"],
-    "₹": _EXACT["INR"],
-    "₽": _EXACT["RUB"],
-    "₩": _EXACT["KRW"],
-    "₺": _base("TRY"),
-    "₴": _base("UAH"),
-    "₫": _base("VND"),
-    "฿": _base("THB"),
-    "₪": _base("ILS"),
-}
+CURRENCIES = {"\x01": _EXACT["USD"], "€": _EXACT["EUR"], "£": _EXACT["GBP"], "¥": _EXACT["JPY"], "₹": _EXACT["INR"]}
+CURRENCIES |= {"₽": _EXACT["RUB"], "₩": _EXACT["KRW"]}
+CURRENCIES |= {"₺": _base("TRY"), "₴": _base("UAH"), "₫": _base("VND"), "฿": _base("THB"), "₪": _base("ILS")}
 """Signs of currencies."""
 
 _THINGS = frozenset(
-    _words_in(
+    words_in(
         """
     adult album animal ant apple apricot arrangement arrow atom baby bag bagel baguette ball balloon banana barrel
     basket bat bead bean bear bed bee bicycle bike bill bird biscuit block boat book bottle bouquet bowl box boy
@@ -175,69 +160,49 @@ _THINGS = frozenset(
         """
     )
 )
-_PLURALS = {
-    "children": "child",
-    "men": "man",
-    "women": "woman",
-    "people": "person",
-    "feet": "foot",
-    "inches": "inch",
-    "leaves": "leaf",
-    "loaves": "loaf",
-    "shelves": "shelf",
-    "scarves": "scarf",
-    "calves": "calf",
-    "vertices": "vertex",
-    "mice": "mouse",
-    "centuries": "century",
-    "pennies": "penny",
-    "lbs": "lb",
-}
+_PLURALS = dict(
+    pair.split("/")
+    for pair in words_in(
+        "children/child men/man women/woman people/person feet/foot inches/inch leaves/leaf loaves/loaf shelves/shelf "
+        "scarves/scarf calves/calf vertices/vertex mice/mouse centuries/century pennies/penny lbs/lb"
+    )
+)
 _NOT_GLUED = frozenset(["nm", "ns", "us", "ms", "mi", "mA", "mW", "pm", "dm", "in", "um"])
 
 SCALES = {
-    "hundred": Fraction(100),
-    "thousand": Fraction(10**3),
-    "million": Fraction(10**6),
-    "billion": Fraction(10**9),
-    "trillion": Fraction(10**12),
-    "quadrillion": Fraction(10**15),
-    "lakh": Fraction(10**5),
-    "lac": Fraction(10**5),
-    "crore": Fraction(10**7),
-    "dozen": Fraction(12),
-    "mn": Fraction(10**6),
-    "mio": Fraction(10**6),
-    "bn": Fraction(10**9),
-    "tn": Fraction(10**12),
-    "half": Fraction(1, 2),
-    "third": Fraction(1, 3),
-    "quarter": Fraction(1, 4),
-    "fourth": Fraction(1, 4),
-    "fifth": Fraction(1, 5),
-    "sixth": Fraction(1, 6),
-    "seventh": Fraction(1, 7),
-    "eighth": Fraction(1, 8),
-    "ninth": Fraction(1, 9),
-    "tenth": Fraction(1, 10),
-    "hundredth": Fraction(1, 100),
-    "thousandth": Fraction(1, 1000),
-    "millionth": Fraction(1, 10**6),
-    "billionth": Fraction(1, 10**9),
-    "万": Fraction(10**4),
-    "萬": Fraction(10**4),
-    "亿": Fraction(10**8),
-    "億": Fraction(10**8),
+    word: Fraction(size)
+    for size, words in {
+        "1/1000000000": "billionth",
+        "1/1000000": "millionth",
+        "1/1000": "thousandth",
+        "1/100": "hundredth",
+        "1/10": "tenth",
+        "1/9": "ninth",
+        "1/8": "eighth",
+        "1/7": "seventh",
+        "1/6": "sixth",
+        "1/5": "fifth",
+        "1/4": "quarter fourth",
+        "1/3": "third",
+        "1/2": "half",
+        "12": "dozen",
+        "1e2": "hundred",
+        "1e3": "thousand",
+        "1e4": "万 萬",
+        "1e5": "lakh lac",
+        "1e6": "million mn mio",
+        "1e7": "crore",
+        "1e8": "亿 億",
+        "1e9": "billion bn",
+        "1e12": "trillion tn",
+        "1e15": "quadrillion",
+    }.items()
+    for word in words.split()
 }
 """Words that multiply the number before them, in the singular."""
 
-SHORT_SCALES = {
-    "k": Fraction(10**3),
-    "K": Fraction(10**3),
-    "M": Fraction(10**6),
-    "B": Fraction(10**9),
-    "T": Fraction(10**12),
-}
+_SHORT = {"k": "thousand", "K": "thousand", "M": "million", "B": "billion", "T": "trillion"}
+SHORT_SCALES = {letter: SCALES[word] for letter, word in _SHORT.items()}
 """Letters that multiply an amount of money, or the number that they follow without a space."""
 
 
