@@ -16,11 +16,11 @@ from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.plan import GroupPlanner, ResponsePlan
 from judge_server.judging.preparation import Preparer
 from judge_server.judging.presentation import without_middle
+from judge_server.judging.prompts.library import TemplateLibrary
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.judging.results import collect
 from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
-from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge

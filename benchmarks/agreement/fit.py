@@ -30,9 +30,9 @@ from benchmarks.agreement.items import Item, load_items, tasks_of
 from benchmarks.agreement.store import ReplyStore
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts import PromptForm, PromptTemplates
 
-MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
+MAPS = Path("judge_server/src/judge_server/judging/prompts/calibrations.json")
 Calibrated: TypeAlias = Literal["binary", "stepwise"]
 """The protocols with a probability of yes."""
 

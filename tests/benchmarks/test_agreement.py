@@ -26,9 +26,9 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.metrics import RESAMPLES
 from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
+from judge_server.judging.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts.library import builtin_templates
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
-from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.library import builtin_templates
 from trainer_client.wire import Criterion
 
 MODEL = "tiny"

@@ -10,12 +10,12 @@ from typing import Any
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.plan import GroupPlanner, ResponsePlan
 from judge_server.judging.preparation import Preparer
+from judge_server.judging.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts.fencing import MARKER
+from judge_server.judging.prompts.library import TemplateLibrary
 from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
 from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
-from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.fencing import MARKER
-from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.admission import QueueRules
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache

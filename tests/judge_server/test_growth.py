@@ -21,13 +21,13 @@ from judge_server.judging.presentation import (
     show_response,
     steps_of,
 )
+from judge_server.judging.prompts.disguises import normalise, undisguised
+from judge_server.judging.prompts.fencing import neutralise, render_conversation
 from judge_server.judging.replies import read_label_choice
 from judge_server.judging.shown import GroupContext
 from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice
-from judge_server.prompts.disguises import normalise, undisguised
-from judge_server.prompts.fencing import neutralise, render_conversation
 from judge_server.verifiers import choices, formulas
 from judge_server.verifiers.answers import read_answer, read_quantity, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal

@@ -11,7 +11,7 @@ import pytest
 
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.prompts.library import builtin_sets
+from judge_server.judging.prompts.library import builtin_sets
 from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request

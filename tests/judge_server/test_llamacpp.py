@@ -46,7 +46,7 @@ from tests.judge_server.engines import (
     llamacpp,
     replies,
 )
-from tests.judge_server.prompts.test_fencing import CHAT_TOKENS
+from tests.judge_server.judging.prompts.test_fencing import CHAT_TOKENS
 from tests.judge_server.support import criteria, group, plan, prepared
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]

@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.engines.common import HARMONY, TAGS, thinking_marks
 from judge_server.engines.vllm.engine import VllmTokenizer
-from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.library import builtin_sets, load_set
+from judge_server.judging.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts.library import builtin_sets, load_set
 from tests.fixtures.model_tokenizers import CONTROL, GRANITE_CONTROL, GRANITE_TURNS, gpt_oss_template, model_tokenizer
 from trainer_client.wire import Criterion
 

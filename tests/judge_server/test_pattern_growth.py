@@ -34,7 +34,7 @@ MADE_AT_RUN_TIME = {
     "judge_server.engines.vllm.loading": "made of the package's own phrases; reads the log of its own engine",
     "judge_server.generation.structure": "a number as a whole word: no repetition",
     "judge_server.ports.engine": "the words of a set's lead and white space, matched at the beginning",
-    "judge_server.prompts.fencing": "made of control tokens: no repetition",
+    "judge_server.judging.prompts.fencing": "made of control tokens: no repetition",
     "judge_server.verifiers.worker": "patterns of rubrics, which are matched in a worker with a time limit",
     "rubric_store.lint": "made of word lists and an answer; test_lint.py tries texts of growing size",
     "trainer_client.final_answer": "an answer as a whole word: no repetition",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.prompts.library import (
+from judge_server.judging.prompts.library import (
     ALLOWED_VARIABLES,
     REQUIRED_VARIABLES,
     builtin_sets,

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judge_server.prompts.fencing import LONGEST_TOKEN, neutralise
+from judge_server.judging.prompts.fencing import LONGEST_TOKEN, neutralise
 from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.text.thinking import THINK_TAGS, split_thinking
 

@@ -26,8 +26,8 @@ from judge_server.judging.combining import (
     WeightedMean,
 )
 from judge_server.judging.preparation import Preparer
+from judge_server.judging.prompts.library import TemplateLibrary
 from judge_server.ports import Engine
-from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
 from judge_server.scoring.cache import cache_from_url
 from judge_server.scoring.combined import AnyJudge, CombinedJudge

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from judge_server.generation.kinds import ALL_GENERATORS, GENERATORS, generator_of
 from judge_server.generation.wording import GeneratorTemplates, default_templates, read_templates
-from judge_server.prompts import InvalidTemplate
-from judge_server.prompts.library import MAX_TEMPLATE_BYTES
+from judge_server.judging.prompts import InvalidTemplate
+from judge_server.judging.prompts.library import MAX_TEMPLATE_BYTES
 from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts
 from tests.judge_server.support import FENCED
 

@@ -16,6 +16,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
 from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.preparation import Preparer, judge_fingerprint
+from judge_server.judging.prompts import PromptForm, PromptTemplates
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.results import collect
@@ -23,7 +24,6 @@ from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import recorded_page
 from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
-from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts.fencing import MARKER, MAX_NAME_LENGTH, fence, render_conversation
+from judge_server.judging.prompts.fencing import MARKER, MAX_NAME_LENGTH, fence, render_conversation
 from tests.judge_server.support import bracketed
 from trainer_client.wire.groups import Message
 

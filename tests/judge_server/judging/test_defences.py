@@ -12,9 +12,9 @@ from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.evaluation.attacks.corpus import DISGUISES
 from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.presentation import DECOYS, decoy_for, has_content
+from judge_server.judging.prompts.disguises import normalise
 from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import rows_of
-from judge_server.prompts.disguises import normalise
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import CRITERIA, group, prepared

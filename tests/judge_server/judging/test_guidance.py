@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.prompts.library import check_template
+from judge_server.judging.prompts.library import check_template
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import group, plan, prepared
 from trainer_client.wire import Criterion, JudgingProtocol, content_digest

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import always
 from judge_server.evaluation.attacks.corpus import DISGUISES
 from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.prompts.disguises import undisguised
 from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, Reply
-from judge_server.prompts.disguises import undisguised
 from judge_server.verifiers.worker import decide
 from tests.judge_server.judging.test_defences import HONEST
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer

@@ -19,7 +19,7 @@ from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
 from judge_server.scoring.rubrics import ResolvedRubric
 from tests.judge_server.conftest import Serve
-from tests.judge_server.prompts.test_fencing import texts
+from tests.judge_server.judging.prompts.test_fencing import texts
 from tests.judge_server.support import (
     STEPPED,
     advance_time,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from judge_server.judging.presentation import LEAST_RESULT_CHARACTERS, shorten_messages, show_response, steps_of
+from judge_server.judging.prompts import PromptForm, PromptTemplates
 from judge_server.ports import Batch, Call, LabelChoice, Reply, TokenChoice
-from judge_server.prompts import PromptForm, PromptTemplates
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import STEPPED, bracketed, criteria, group, plan, prepared, request
 from trainer_client.text.thinking import judged_content

@@ -20,12 +20,12 @@ from judge_server.judging.combining import (
     combine_plans,
 )
 from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.prompts.fencing import fence
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, collect
 from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
-from judge_server.prompts.fencing import fence
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.combined import CombinedJudge

@@ -19,9 +19,9 @@ from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError, Temp
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from judge_server.prompts import InvalidTemplate
-from judge_server.prompts.fencing import MARKER, fence, neutralise
-from judge_server.prompts.library import read_source
+from judge_server.judging.prompts import InvalidTemplate
+from judge_server.judging.prompts.fencing import MARKER, fence, neutralise
+from judge_server.judging.prompts.library import read_source
 
 TEMPLATE_VERSION = "1"
 

@@ -247,7 +247,7 @@ class StepBlind(Fitted):
 
 
 class CalibrationSet(Fitted):
-    """Measurements of judges, as stored in `judge_server/prompts/calibrations.json`.
+    """Measurements of judges, as stored in `judge_server/judging/prompts/calibrations.json`.
 
     Attributes:
         maps: the calibrations, by judge.
@@ -286,7 +286,7 @@ class CalibrationSet(Fitted):
 @cache
 def builtin_calibrations() -> CalibrationSet:
     """Return the calibrations that ship with the package."""
-    path = files("judge_server.prompts") / "calibrations.json"
+    path = files("judge_server.judging.prompts") / "calibrations.json"
     return CalibrationSet.model_validate_json(path.read_bytes())
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from judge_server.judging.presentation import steps_of
+from judge_server.judging.prompts.disguises import undisguised
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.shown import GroupContext
-from judge_server.prompts.disguises import undisguised
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import Step, split_steps

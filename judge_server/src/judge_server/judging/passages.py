@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from judge_server.judging.presentation import sentence_ends
-from judge_server.prompts.disguises import normalise
+from judge_server.judging.prompts.disguises import normalise
 
 Span = tuple[int, int]
 """A half-open range of code points."""

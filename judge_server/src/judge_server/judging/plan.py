@@ -13,6 +13,7 @@ from judge_server.judging.presentation import (
     has_content,
     images_of,
 )
+from judge_server.judging.prompts.library import MATERIAL
 from judge_server.judging.questions import (
     HOLISTIC,
     CallDigests,
@@ -25,7 +26,6 @@ from judge_server.judging.questions import (
 from judge_server.judging.replies import combine_turns
 from judge_server.judging.shown import GroupContext, GroupDisplay, OnPassages
 from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
-from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step

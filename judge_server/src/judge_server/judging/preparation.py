@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 
 from judge_server.errors import InvalidRequest, invalid_field
 from judge_server.judging.calibration import NEUTRAL, Calibration, CalibrationSet, StoredCalibration
+from judge_server.judging.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts.library import Declaration, TemplateLibrary, template_error
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.ports import EngineIdentity
-from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
 from trainer_client.wire import RATIONALE_TOKENS
 
 _PROTOCOL = "judging.protocol"

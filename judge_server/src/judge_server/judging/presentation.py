@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from judge_server.prompts.disguises import normalise
-from judge_server.prompts.fencing import RESULT_ROLES, fence, render_response
+from judge_server.judging.prompts.disguises import normalise
+from judge_server.judging.prompts.fencing import RESULT_ROLES, fence, render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces
 from trainer_client.wire import Criterion, Message, Prompt, ToolCall

@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.presentation import STEP_WORDS
+from judge_server.judging.prompts import PromptTemplates, points
+from judge_server.judging.prompts.library import DEFAULT_DECLARATION, Declaration
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
 from judge_server.ports import (
     AnswerForm,
@@ -31,8 +33,6 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
-from judge_server.prompts import PromptTemplates, points
-from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
 from rubric_store.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, UsedProtocol

@@ -13,11 +13,11 @@ from judge_server.judging.presentation import (
     show_response,
     without_middle,
 )
+from judge_server.judging.prompts import Material, PromptTemplates
+from judge_server.judging.prompts.disguises import normalise
+from judge_server.judging.prompts.fencing import render_conversation
+from judge_server.judging.prompts.library import MATERIAL
 from judge_server.judging.questions import PreparedConfig
-from judge_server.prompts import Material, PromptTemplates
-from judge_server.prompts.disguises import normalise
-from judge_server.prompts.fencing import render_conversation
-from judge_server.prompts.library import MATERIAL
 from trainer_client.steps import Step
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, JudgingOptions, Prompt

@@ -7,6 +7,7 @@ from dataclasses import replace
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
 from judge_server.judging.plan import PendingVerdict, ResponsePlan
+from judge_server.judging.prompts import points
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
@@ -18,7 +19,6 @@ from judge_server.judging.results import (
     VerdictRules,
 )
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.prompts import points
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import PlannedGroup
 from judge_server.scoring.rubrics import ResolvedRubric

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from judge_server.engines.openai.completions import ChatCompletion, TokenCounts
+from judge_server.judging.prompts.fencing import break_tokens
 from judge_server.ports import (
     Batch,
     Call,
@@ -21,7 +22,6 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
-from judge_server.prompts.fencing import break_tokens
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 Temperatures = Literal["any", "positive", "own"]

@@ -35,8 +35,8 @@ from judge_server.engines.openai.calls import (
 from judge_server.engines.openai.completions import ChatCompletion, ModelCard, ModelList, parse_body, shape_error
 from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, encode
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.judging.prompts.fencing import control_token_pattern
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
-from judge_server.prompts.fencing import control_token_pattern
 
 ValueT = TypeVar("ValueT")
 

@@ -43,8 +43,8 @@ from judge_server.engines.systemone.questions import (
     token_usage,
 )
 from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.judging.prompts.fencing import break_tokens
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Option, Reply, TokenChoice
-from judge_server.prompts.fencing import break_tokens
 
 CONCURRENCY = 16
 MAX_QUESTIONS = 64

@@ -25,6 +25,7 @@ from judge_server.generation.kinds import check_parameters, generator_of
 from judge_server.generation.results import split_of
 from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_version, kind_of
 from judge_server.generation.writer import RubricDiscarded, Writer, WriterFailed, WriterUsage
+from judge_server.judging.prompts import InvalidTemplate
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     InvalidOperationError,
@@ -32,7 +33,6 @@ from judge_server.operations.handlers.base import (
     ServiceUnavailableError,
 )
 from judge_server.ports import Engine, EngineIdentity, RubricSource, RubricValidations
-from judge_server.prompts import InvalidTemplate
 from judge_server.scoring.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from rubric_store.rubrics.rows import CriterionValidity

@@ -1,6 +1,6 @@
 """`adjudge templates`: check, show and list prompt templates.
 
-The rules for templates are in `judge_server.prompts.library`.
+The rules for templates are in `judge_server.judging.prompts.library`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adjudge_services.cli.output import exit_with_error, out, print_json, print_
 
 if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
-    from judge_server.prompts.library import (
+    from judge_server.judging.prompts.library import (
         ALLOWED_VARIABLES,
         REQUIRED_VARIABLES,
         SET_FILE,

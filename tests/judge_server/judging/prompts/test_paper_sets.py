@@ -13,9 +13,7 @@ from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.judging.questions import JudgingConfig
-from judge_server.ports import Batch, Call, Reply, TokenChoice
-from judge_server.prompts.library import (
+from judge_server.judging.prompts.library import (
     Declaration,
     InvalidTemplate,
     TemplateLibrary,
@@ -24,6 +22,8 @@ from judge_server.prompts.library import (
     load_set,
     read_declaration,
 )
+from judge_server.judging.questions import JudgingConfig
+from judge_server.ports import Batch, Call, Reply, TokenChoice
 from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.support import STEPPED

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Template
 
-from judge_server.prompts.fencing import fence, neutralise
-from judge_server.prompts.library import (
+from judge_server.judging.prompts.fencing import fence, neutralise
+from judge_server.judging.prompts.library import (
     ALLOWED_VARIABLES,
     ENVIRONMENT,
     CriterionView,

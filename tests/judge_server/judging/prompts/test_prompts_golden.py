@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts import PromptForm, PromptTemplates
+from judge_server.judging.prompts import PromptForm, PromptTemplates
 from tests.judge_server.golden_files import COMMAND, GOLDEN, prompts
 from tests.judge_server.support import FENCED, group, plan, prepared
 from trainer_client.wire import Criterion, JudgingProtocol

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
+from judge_server.judging.prompts.library import TemplateLibrary, TemplateSet, builtin_sets, builtin_templates
 from judge_server.judging.questions import JudgingConfig
-from judge_server.prompts.library import TemplateLibrary, TemplateSet, builtin_sets, builtin_templates
 from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.support import RecordingScript, request

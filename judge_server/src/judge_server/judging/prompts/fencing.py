@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from judge_server.prompts.disguises import INVISIBLE, shown_as
+from judge_server.judging.prompts.disguises import INVISIBLE, shown_as
 from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.wire.groups import Message, ToolCall
 

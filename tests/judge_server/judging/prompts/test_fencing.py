@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judge_server.prompts.fencing import MARKER, fence, neutralise
+from judge_server.judging.prompts.fencing import MARKER, fence, neutralise
 from tests.cases import cases, each_case
 
 OPENING, CLOSING = f"<{MARKER}>", f"</{MARKER}>"

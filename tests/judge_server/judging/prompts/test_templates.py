@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts import CriterionView, Material, PromptForm, PromptTemplates
-from judge_server.prompts.fencing import fence
-from judge_server.prompts.grammar import CRITERION
-from judge_server.prompts.library import (
+from judge_server.judging.prompts import CriterionView, Material, PromptForm, PromptTemplates
+from judge_server.judging.prompts.fencing import fence
+from judge_server.judging.prompts.grammar import CRITERION
+from judge_server.judging.prompts.library import (
     ALLOWED_VARIABLES,
     MAX_TEMPLATE_BYTES,
     InvalidTemplate,

@@ -3,9 +3,9 @@
 The package ships one set for each paper's judge, and a server may have a folder with sets of its own, which take
 precedence over the package's sets of the same name.
 
-A template must show the judge everything a request provides (`judge_server.prompts.library.REQUIRED_VARIABLES`). If the
-judge is not to see something, as in the papers' prompts, the set declares so in its `set.toml`. The templates then do
-not get it, and the answer to a request names what was withheld.
+A template must show the judge everything a request provides (`REQUIRED_VARIABLES`). If the judge is not to see
+something, as in the papers' prompts, the set declares so in its `set.toml`. The templates then do not get it, and the
+answer to a request names what was withheld.
 
 Each template is checked when it is read, by rendering it with every combination of its variables.
 """
@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.errors import InvalidRequest, invalid_field
-from judge_server.prompts.grammar import TemplateGrammarError, check_grammar
+from judge_server.judging.prompts.grammar import TemplateGrammarError, check_grammar
 from trainer_client.wire import CriterionKind, JudgingProtocol
 from trainer_client.wire.judging import TemplateName
 
@@ -180,7 +180,7 @@ _NAME = TypeAdapter(TemplateName)
 
 def builtin_sets() -> dict[str, Path]:
     """Return the folders of the package's sets, by name."""
-    return _sets_in(Path(str(files("judge_server.prompts") / "templates" / "sets")))
+    return _sets_in(Path(str(files("judge_server.judging.prompts") / "templates" / "sets")))
 
 
 class TemplateLibrary:
@@ -304,14 +304,14 @@ class InvalidTemplate(ValueError):
 @cache
 def builtin_templates() -> Mapping[str, str]:
     """Return the package's templates by file name."""
-    folder = files("judge_server.prompts") / "templates" / f"v{TEMPLATE_VERSION}"
+    folder = files("judge_server.judging.prompts") / "templates" / f"v{TEMPLATE_VERSION}"
     return {name: (folder / name).read_text(encoding="utf-8") for name in sorted(ALLOWED_VARIABLES)}
 
 
 @cache
 def decision_templates() -> Mapping[str, str]:
     """Return the package's templates for decision models, by the file names of the templates that they replace."""
-    folder = files("judge_server.prompts") / "templates" / "decisions"
+    folder = files("judge_server.judging.prompts") / "templates" / "decisions"
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name in ALLOWED_VARIABLES}
 
 
@@ -466,7 +466,7 @@ _CRITERIA = (
 
 
 def render_combinations(template: Template, given: Collection[str]) -> list[Rendering]:
-    """Render a template with every combination of its variables. It must pass `judge_server.prompts.grammar` first."""
+    """Render a template with every combination of its variables. It must pass `check_grammar` first."""
     names = sorted(given)
     combinations = [dict(zip(names, values, strict=True)) for values in product(*map(_values, names))]
     return [Rendering(values, template.render(values)) for values in combinations]
