@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, ScoredLine, read_groups, stream_groups
+from tests.services.cli.scoring.test_score import GROUP, RUBRIC
 from tests.services.command import adjudge
-from tests.services.test_score import GROUP, RUBRIC
 from trainer_client.wire import Group, RewardAnswer
 
 ROWS = [
