@@ -37,6 +37,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, prepare_store
 from adjudge_services.wiring import build_app, has_usable_key, keys_required
 from judge_server.api.auth import is_loopback
+from judge_server.api.console import load_templates
 from judge_server.api.http.responses import add_headers
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
 from judge_server.scoring.combined import AnyJudge
@@ -426,6 +427,7 @@ def serve_api(
         exit_with_error(str(error), error=error)
 
     def build(failed: FailureCallback) -> FastAPI:
+        load_templates()
         return build_app(settings, judges_of, on_judge_failure=failed)
 
     serve_app(settings, build, f"Adjudge with {what} on", " (docs at /docs)", process=process)
