@@ -1,11 +1,11 @@
 """The console's application: its pages, sign-in and API keys, and errors as pages."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -28,7 +28,7 @@ from judge_server.api.console import (
 )
 from judge_server.api.console.forms import Form, read_form, text_parameter
 from judge_server.api.console.groups import segments, strip
-from judge_server.api.console.rendering import Console, PageRouter, address, static_file
+from judge_server.api.console.rendering import Console, PageRouter, address, page_environment, static_file
 from judge_server.api.console.responses import (
     group_address,
     is_close,
@@ -168,9 +168,21 @@ _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@cache
+def _templates() -> Environment:
+    """The templates of all pages, which a process compiles once."""
+    return page_environment(_TEMPLATE_FUNCTIONS)
+
+
+def load_templates() -> None:
+    """Compile every template, which takes tenths of a second, so that no page waits for it."""
+    for name in _templates().list_templates():
+        _templates().get_template(name)
+
+
 def create_console(service: Service) -> Starlette:
-    """Create the console's application, to be mounted under `/console`. Its lifespan prepares the templates."""
-    console = Console(service, _TEMPLATE_FUNCTIONS)
+    """Create the console's application, to be mounted under `/console`."""
+    console = Console(service, _templates())
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -187,16 +199,10 @@ def create_console(service: Service) -> Starlette:
     async def on_any(request: Request, error: Exception) -> Response:
         return console.error_page(request, ServiceError(INTERNAL_ERROR_DETAIL))  # the middleware around logs it
 
-    @asynccontextmanager
-    async def with_templates(app: Starlette) -> AsyncIterator[None]:
-        await asyncio.to_thread(console.load_templates)
-        yield
-
     routes = [Route("/", _home), *(route for router in _ROUTERS for route in router.routes(console))]
     return Starlette(
         routes=[*routes, Route("/static/{file}", static_file)],
         middleware=[Middleware(ConsoleAccess, service=service, error_page=console.error_page)],
-        lifespan=with_templates,
         exception_handlers={HTTPException: on_http, ClientDisconnected: on_disconnect, Exception: on_any},
     )
 

@@ -98,7 +98,7 @@ def test_false_accepts_are_reported_by_kind_with_and_without_each_defence(judge_
 def test_too_many_added_false_accepts_fail_the_command(judge_says: Any) -> None:
     praise = {one.text for one in read_corpus() if one.kind.name == "flattery"}
     judge_says(lambda shared, _: any(text in shared for text in praise))
-    arguments = ("--limit", "32")
+    arguments = ("--limit", "16")
     assert run(*arguments, "--most-added", "0.5").exit_code == 0
     refused = run(*arguments, "--most-added", "0.05")
     assert refused.exit_code == 1

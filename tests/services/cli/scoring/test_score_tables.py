@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, ScoredLine, read_groups, stream_groups
+from tests.services.cli.scoring.test_score import GROUP, RUBRIC
 from tests.services.command import adjudge
-from tests.services.test_score import GROUP, RUBRIC
 from trainer_client.wire import Group, RewardAnswer
 
 ROWS = [
@@ -105,8 +105,9 @@ def test_compressed_files_and_files_in_object_stores_are_read_alike(tmp_path: Pa
     assert rewards(packed) == rewards(stored) == [[1.0, 1.0]] * 3
 
 
-def test_rewards_can_be_written_as_parquet(tmp_path: Path, rubric: Path) -> None:
-    file, output = tmp_path / "groups.csv", tmp_path / "rewards.parquet"
+@pytest.mark.parametrize("name", ["rewards.parquet", "REWARDS.PARQUET"])
+def test_rewards_can_be_written_as_parquet(tmp_path: Path, rubric: Path, name: str) -> None:
+    file, output = tmp_path / "groups.csv", tmp_path / name
     file.write_text("id,prompt,response\na,?,yes\nb,?,no\n")
     assert score(file, rubric, "-o", str(output)).exit_code == 0
     rows = pyarrow.parquet.read_table(output).to_pylist()

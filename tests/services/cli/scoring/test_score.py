@@ -127,14 +127,42 @@ def test_output_writes_the_same_jsonl_to_a_file(tmp_path: Path, rubric: str) -> 
     assert (tmp_path / "out.jsonl").read_text() == printed.stdout
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("judge", ['{"cascade": [', '{"cascade": ["scripted://yes"]}'])
-def test_an_invalid_judge_is_refused_before_the_output_is_emptied(tmp_path: Path, rubric: str, judge: str) -> None:
+@pytest.mark.parametrize(
+    ("judge", "says"),
+    [
+        ('{"cascade": [', '{"cascade": [ is not a cascade or panel: '),
+        ('{"cascade": ["scripted://yes"]}', '{"cascade": ["scripted://yes"]} is not a cascade or panel: '),
+        ("scripted://maybe", "scripted://maybe"),
+    ],
+)
+def test_the_output_is_left_as_it_was_if_the_judge_cannot_be_opened(
+    tmp_path: Path, rubric: str, judge: str, says: str
+) -> None:
     output = tmp_path / "rewards.jsonl"
     output.write_text("earlier")
     refused = adjudge("score", lines(tmp_path, GROUP), "--rubric", rubric, "--judge", judge, "-o", output)
-    assert f"{judge} is not a cascade or panel: " in failure_of(refused)
+    assert says in failure_of(refused)
     assert output.read_text() == "earlier"
+
+
+def test_the_output_has_no_rewards_of_before_if_no_line_is_scored(tmp_path: Path, rubric: str) -> None:
+    output = tmp_path / "rewards.jsonl"
+    output.write_text("earlier")
+    assert score(lines(tmp_path, "{"), "--rubric", rubric, "-o", str(output))[0].exit_code == 1
+    assert output.read_text() == ""
+
+
+@pytest.mark.parametrize("where", ["nowhere/rewards.jsonl", "."])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_judged(
+    tmp_path: Path, rubric: str, where: str
+) -> None:
+    file, output = lines(tmp_path, GROUP), tmp_path / where
+    refused = [
+        adjudge("score", file, "--rubric", rubric, "-o", output),
+        adjudge("measure", file, "-o", output),
+        adjudge("evaluate", file, "--judge", "scripted://yes", "--html", output),
+    ]
+    assert [f"{output} cannot be written: " in failure_of(one) for one in refused] == [True] * 3
 
 
 def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, shared_service: Service) -> None:

@@ -130,7 +130,7 @@ def test_an_invalid_port_is_reported_by_its_option() -> None:
 def test_a_misspelt_variable_is_reported_with_the_correct_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABSE_URL", "sqlite+aiosqlite:///x")
     result = adjudge("rubrics", "list", exit_code=0)
-    assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
+    assert "ADJUDGE_DATABSE_URL is not a setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
 
 
 def test_a_renamed_variable_is_reported_with_its_name_of_now() -> None:

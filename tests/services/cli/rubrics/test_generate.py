@@ -2,10 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import zlib
 from collections import Counter
@@ -25,6 +24,7 @@ from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.judge_server.generation.toy import ToyGenerator, good, lines, questions, read_lines
 from tests.services.command import adjudge, failure_of
+from tests.services.preforked import start
 from tests.services.writing_model import WritingModel, writing_model
 from trainer_client.wire import RubricVersion
 
@@ -203,6 +203,13 @@ def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None
         assert word in shown.stdout
 
 
+ADD_TOY = """
+from judge_server.generation.kinds import GENERATORS
+from tests.judge_server.generation.toy import ToyGenerator
+GENERATORS["toy"] = ToyGenerator
+"""
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["killed", "interrupted"]
@@ -218,29 +225,23 @@ def test_a_killed_or_interrupted_run_continues_and_repeats_nothing(file: Path, o
                 go.wait(300)
 
         model.pause = pause
-        command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--output", str(out)]
-        first = subprocess.Popen(
-            [*command, "--engine", model.url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # ignored where tests run in the background
-        )
+        command = ["generate", "toy", str(file), "--output", str(out), "--engine", model.url]
+        first = start(command, os.environ, ADD_TOY)
+        assert first.stderr is not None
         while not halfway.wait(0.1):
-            assert first.poll() is None, first.communicate()[1]
+            assert first.poll() is None, first.stderr.read()
         first.send_signal(end)
-        _, said = first.communicate(timeout=300)
-        assert first.returncode == (-signal.SIGKILL if end == signal.SIGKILL else 130), said
+        said = first.stderr.read()
+        assert first.wait(300) == (-signal.SIGKILL if end == signal.SIGKILL else 130), said
         if end == signal.SIGINT:
-            assert b"Run the same command again to continue" in said
+            assert "Run the same command again to continue" in said
         model.pause = lambda: None
         go.set()
         kept = {record["metadata"]["question"] for record in stored_results(out)}
         assert 1 <= len(kept) < 12
         asked = list(model.questions)
-        second = subprocess.run([*command, "--engine", model.url], capture_output=True, timeout=300, check=False)
-        assert second.returncode == 0, second.stderr
+        second = start(command, os.environ, ADD_TOY, stderr=None)
+        assert second.wait(300) == 0
         assert not kept & set(model.questions[len(asked) :]), "completed inputs are not asked again"
     records = read_lines(out / "rubrics.jsonl")
     assert Counter(record["metadata"]["question"] for record in records) == Counter(

@@ -12,7 +12,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.store import StartError
 from adjudge_services.wiring import build_app
 from tests.services.command import adjudge
-from tests.services.test_combined_judges import members_of, serving, verdicts_of
+from tests.services.judges.test_combined_judges import members_of, serving, verdicts_of
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
