@@ -205,8 +205,7 @@ async def read_corrected_rates(
     the judge is not clearly better than chance, `reason` says so and rates are as observed. Every verdict is read, so
     select steps of a long run.
     """
-    from judge_server.evaluation.comparing import observed_rates
-    from judge_server.evaluation.corrected_rates import correct_rates
+    from judge_server.evaluation.corrected_rates import correct_rates, observed_rates
 
     service = service_of(request)
     ledger = service.readable_ledger()
