@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from judge_server.generation.generator import Generator
 from judge_server.generation.inputs import BadLine, Inputs, RunInput
-from judge_server.generation.kinds import generator_of
+from judge_server.generation.kinds import open_generator
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Writer
@@ -31,7 +31,6 @@ from judge_server.ports import Operation, OperationProgress, OperationStore, Rub
 from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import NewChunk, NewOperation
-from trainer_client.wire import RubricVersion
 from trainer_client.wire.problems import field_errors
 
 _ALL = 2**31 - 1
@@ -63,22 +62,17 @@ class GenerationSettings:
 
 
 @asynccontextmanager
-async def open_generator(settings: GenerationSettings, rubrics: RubricSource) -> AsyncIterator[Generator[Any, Any]]:
+async def open_generator_of(settings: GenerationSettings, rubrics: RubricSource) -> AsyncIterator[Generator[Any, Any]]:
     """Open the generator that settings name. Raises `ValueError` if they cannot be used."""
-
-    async def find(reference: str) -> RubricVersion | None:
-        return await rubrics.find(PROJECT_ID, reference)
-
     templates = None if settings.templates is None else await asyncio.to_thread(read_templates, settings.templates)
-    try:
-        generator = generator_of(settings.generator, settings.parameters, find=find, templates=templates)
-    except ValidationError as error:
-        first = field_errors(error.errors())[0]
-        raise ValueError(f"--set {first.field}: {first.message}") from None
-    try:
+    async with AsyncExitStack() as stack:
+        opened = open_generator(settings.generator, settings.parameters, rubrics, PROJECT_ID, templates)
+        try:
+            generator = await stack.enter_async_context(opened)
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            raise ValueError(f"--set {first.field}: {first.message}") from None
         yield generator
-    finally:
-        await generator.close()
 
 
 class GenerationRun:
