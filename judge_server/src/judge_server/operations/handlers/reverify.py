@@ -165,8 +165,11 @@ class ReverifyHandler(SummingHandler):
         usage, failed = Counter[str](), 0
         for part in _parts(found):
             request = _request(part[0].recorded[0].request, part, operation)
-            kind = RewardAnswer if isinstance(request, RewardRequest) else VerdictAnswer
-            answer: RewardAnswer | VerdictAnswer = await self.judge(work, request, kind)
+            answer: RewardAnswer | VerdictAnswer
+            if isinstance(request, RewardRequest):
+                answer = await self.judge(work, request, RewardAnswer)
+            else:
+                answer = await self.judge(work, request, VerdictAnswer)
             usage.update({name: value for name, value in answer.usage if value})
             groups: Sequence[GroupRewards | GroupVerdicts] = answer.groups
             for one, group in zip(part, groups, strict=True):
