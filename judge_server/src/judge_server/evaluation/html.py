@@ -13,7 +13,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from judge_server.evaluation.bakeoff import PAIRS_RIGHT, VERDICT_FIGURES, BakeOff, Cost
-from judge_server.evaluation.metrics import UNDEFINED, CascadePoint, Estimate, ReliabilityBin
+from judge_server.evaluation.fitting.cascades import CascadePoint
+from judge_server.evaluation.metrics import UNDEFINED, Estimate, ReliabilityBin
 from judge_server.evaluation.report import FEW_ROWS, Evaluation, Slice
 
 HEADINGS: Mapping[str, str] = {
