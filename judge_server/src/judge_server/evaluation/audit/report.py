@@ -13,37 +13,24 @@ was credited to no early response to the same prompt. Several early responses ma
 Intervals are percentiles of 1,000 resamples of prompts, whose responses are similar.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from itertools import combinations, groupby
-from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeAlias
+from itertools import combinations
+from statistics import NormalDist, fmean
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from judge_server.errors import NotFound, invalid_field
+from judge_server.errors import invalid_field
+from judge_server.evaluation.audit.reading import AuditedResponse, AuditedRun, AuditedVerdict, Steps, read_run
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size
-from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text
 from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan
 from judge_server.intervals import wilson
-from judge_server.ledger.rows import encode_cursor, recorded_verdict, response_pages
+from judge_server.ledger.rows import encode_cursor
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
-from rubric_store.ledger.rows import (
-    LabelFilter,
-    MeasureBucket,
-    ResponseFilter,
-    ResponseRow,
-    RunChartQuery,
-    RunReportQuery,
-    UseRecord,
-    VerdictKey,
-)
-from trainer_client.wire import Criterion
+from rubric_store.ledger.rows import LabelFilter, RunChartQuery, VerdictKey
 from trainer_client.wire.run_audits import (
     MAX_AGAINST,
     SELF_INTERNALIZATION_GAP,
@@ -61,85 +48,36 @@ from trainer_client.wire.run_audits import (
     RunAudit,
 )
 
-MAX_PART_VERDICTS = 25_000
-"""About the most verdicts that an audit reads of each part of each run."""
-
 MIN_PROMPTS = 10
 """With fewer prompts than this, figures have no interval."""
 
 MAX_CRITERIA = 50
 _MOST_STEPS = 10_000
-"""The highest gap is that of a step in runs up to this long, and the mean of a few steps in longer ones."""
+"""A reported gap is that of a step in runs up to this long, and the mean of a few steps in longer ones."""
 
 _MAX_BLOCKS = 1000
 """Prompts are resampled in so many blocks if there are more of them."""
 
-_PAGE = 500
-_STEPS_A_PAGE = 500
 _SATURATED = 0.02
 _CONFLICT = -0.1
 _MAX_CONFLICTS, _MAX_FINDINGS, _MAX_EXAMPLES, _WITH_EXAMPLES = 10, 10, 3, 10
 _ROUNDING = 1e-9
 _TAIL = 0.025
 
-_Steps: TypeAlias = tuple[int | None, int | None]
-
-
-class _Verdict(NamedTuple):
-    """A recorded verdict on a criterion; `credited` is None if it failed or is uncertain."""
-
-    slot: int
-    credited: bool | None
-
-
-class _Response(NamedTuple):
-    """What an audit keeps of a judged response."""
-
-    row: ResponseRow
-    step: int | None
-    request_id: str
-    mode: str | None
-    verdicts: Mapping[str, _Verdict]
-    avoided: frozenset[str]
-
-    @property
-    def key(self) -> Hashable:
-        """What names the response in every run that judged it."""
-        return self.step, self.row.group_id, self.row.prompt, self.row.response
-
-    @property
-    def reward(self) -> float | None:
-        """The reward; None without one of its own verdicts, or if a ranking made it, which is relative to its group."""
-        return None if self.mode == "ranking" else self.row.own_reward
-
-
-@dataclass(slots=True)
-class _Read:
-    """What was read of a run: its responses by part, who judged them, and whether more was there to read."""
-
-    parts: list[list[_Response]]
-    judges: dict[str, str] = field(default_factory=dict)  # model by fingerprint
-    cut: bool = False
-
-    @property
-    def responses(self) -> Iterator[tuple[bool, _Response]]:
-        """Each response, and whether it is a late one."""
-        return ((bool(late), one) for late, part in enumerate(self.parts) for one in part)
-
 
 class _Other(NamedTuple):
     """Another view of the run: a run that judged its responses, or labels if `run` is None."""
 
     run: str | None
-    by_key: Mapping[Hashable, _Response]
+    by_key: Mapping[Hashable, AuditedResponse]
     labels: Mapping[JudgedText, bool]
-    judges: Mapping[str, str]  # model by fingerprint
+    read: AuditedRun
 
     @property
     def name(self) -> str:
         return "people's labels" if self.run is None else f"run {self.run!r}"
 
-    def credits(self, own: _Response, criterion: str) -> bool | None:
+    def credits(self, own: AuditedResponse, criterion: str) -> bool | None:
         """Whether it credits a response of the audited run on a criterion; None if it does not say."""
         if self.run is None:
             met = self.labels.get(judged_text(own.row, criterion))
@@ -165,126 +103,35 @@ async def audit_run(
     if len(against) > MAX_AGAINST or run in against:
         wrong = "names the audited run itself" if run in against else f"has {len(against)} runs"
         raise invalid_field("against", f"{wrong}; name up to {MAX_AGAINST} runs that judged the same responses")
-    ends, notes = _ends(await _steps(ledger, project_id, run))
-    own = await _read(ledger, project_id, run, ends)
-    if own.cut:
-        notes.append(f"Not all was read: of a part, the first {MAX_PART_VERDICTS:,} verdicts are.")
+    own = await read_run(ledger, project_id, run)
     others = []
     for name in dict.fromkeys(against):
-        await _steps(ledger, project_id, name, most=1)
-        read = await _read(ledger, project_id, name, ends)
+        read = await read_run(ledger, project_id, name, own.ends)
         by_key = {one.key: one for _, one in reversed([*read.responses])}
-        others.append(_Other(name, by_key, {}, read.judges))
+        others.append(_Other(name, by_key, {}, read))
     if said := await consensus_labels(labels, LabelFilter(project_id, run)):
-        others.append(_Other(None, {}, said, {}))
-    report = await run_in_thread(lambda: _Audit(own, others, notes).report(run))
-    return report.model_copy(update={"self_internalization": await _internalization(ledger, project_id, run, ends)})
+        others.append(_Other(None, {}, said, AuditedRun((), [])))
+    report = await run_in_thread(lambda: _Audit(own, others).report(run))
+    reported = await _internalization(ledger, project_id, run, own.ends)
+    return report.model_copy(update={"self_internalization": reported})
 
 
 async def _internalization(
-    ledger: LedgerReader, project_id: str, run: str, ends: Sequence[_Steps]
+    ledger: LedgerReader, project_id: str, run: str, ends: Sequence[Steps]
 ) -> AuditInternalization | None:
-    """Return the gap that the trainer reported; None without one."""
-
-    async def reported(steps: _Steps, buckets: int) -> list[MeasureBucket]:
-        charts = await ledger.run_charts(RunChartQuery(project_id, run, *steps, buckets=buckets, distribution=False))
-        return [one for one in charts.measures if one.name == SELF_INTERNALIZATION_GAP]
-
-    found = await reported((None, None), _MOST_STEPS)
+    """Return the gap that the trainer reported, with its mean over the steps of each part; None without one."""
+    charts = await ledger.run_charts(RunChartQuery(project_id, run, buckets=_MOST_STEPS, distribution=False))
+    found = [one for one in charts.measures if one.name == SELF_INTERNALIZATION_GAP]
     if not found:
         return None
-    means = [next((one.mean for one in await reported(part, 1)), None) for part in ends]
+    means = []
+    for first, last in ends:
+        part = [one for one in found if first is None or last is None or first <= one.first <= last]
+        means.append(fmean([one.mean for one in part], [one.steps for one in part]) if part else None)
     best = max(found, key=lambda one: one.mean)
     return AuditInternalization(
         early=means[0], late=means[-1], highest=best.mean, step=best.first, steps=sum(one.steps for one in found)
     )
-
-
-async def _steps(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[tuple[int, int]]:
-    """Return the steps of a run, each with its number of verdicts."""
-    steps: list[tuple[int, int]] = []
-    query = RunReportQuery(project_id, run, criteria=0, limit=most or _STEPS_A_PAGE)
-    while True:
-        page = await ledger.run(query)
-        if page is None:
-            raise NotFound(
-                f"The ledger has no record of run {run!r}. `adjudge runs` and GET /v1/runs list the runs; requests of "
-                "the last second may not be written yet",
-                title="Unknown run",
-            )
-        steps += [(one.step, one.verdicts) for one in page.steps if one.step is not None]
-        if page.next_cursor is None or most is not None:
-            return steps
-        query = query._replace(after=page.next_cursor)
-
-
-def _ends(steps: Sequence[tuple[int, int]]) -> tuple[list[_Steps], list[str]]:
-    """Return the first and the last third of the steps, shortened to what is read; one part of all without steps."""
-    if len(steps) < 2:
-        return [(None, None)], ["The run has fewer than two steps, so its parts are the first and last third in time."]
-    third = max(1, len(steps) // 3)
-    early, late = _within(steps[:third]), _within(steps[: -third - 1 : -1])
-    shorter = min(len(early), len(late)) < third
-    notes = [f"Of each part, only the outer steps with {MAX_PART_VERDICTS:,} verdicts were read."] if shorter else []
-    return [(early[0], early[-1]), (late[-1], late[0])], notes
-
-
-def _within(steps: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the first steps, as long as all of their verdicts can be read; at least one."""
-    kept: list[int] = []
-    total = 0
-    for step, verdicts in steps:
-        total += verdicts
-        if kept and total > MAX_PART_VERDICTS:
-            break
-        kept.append(step)
-    return kept
-
-
-async def _read(ledger: LedgerReader, project_id: str, run: str, ends: Sequence[_Steps]) -> _Read:
-    """Read the parts of a run; with one part, divide what is read in time and keep its first and last third."""
-    read = _Read([])
-    rubrics: dict[bytes, Mapping[str, Criterion]] = {}
-    most = MAX_PART_VERDICTS * (3 if len(ends) == 1 else 1)
-    for first, last in ends:
-        part: list[_Response] = []
-        wanted, verdicts = ResponseFilter(project_id, run, first, last, limit=_PAGE), 0
-        async with aclosing(response_pages(ledger, wanted)) as pages:
-            async for page in pages:
-                if verdicts > most:
-                    read.cut = True
-                    break
-                used = {one.response.rubric for one in page if one.response.rubric is not None}
-                for digest, text in (await ledger.texts(project_id, [*used.difference(rubrics)])).items():
-                    rubrics[digest] = {one["id"]: Criterion.model_validate(one) for one in json.loads(text)}
-                part += await run_in_thread(_responses, page, rubrics)
-                verdicts += sum(len(one.votes) for one in page)
-                judges = {one.request.fingerprint: one.request.model or "" for one in page}
-                read.judges |= {fingerprint: model for fingerprint, model in judges.items() if fingerprint}
-        read.parts.append(part)
-    if len(ends) == 1:
-        (whole,) = read.parts
-        third = max(1, len(whole) // 3)
-        read.parts = [whole[:third], whole[third:][-third:]]
-    return read
-
-
-def _responses(page: Sequence[UseRecord], rubrics: Mapping[bytes, Mapping[str, Criterion]]) -> list[_Response]:
-    found = []
-    for one in page:
-        criteria = rubrics.get(one.response.rubric or b"", {})
-        verdicts: dict[str, _Verdict] = {}
-        for slot, votes in groupby(one.votes, key=lambda vote: vote[0].slot):
-            verdict = recorded_verdict(list(votes))
-            criterion = criteria.get(verdict.criterion)
-            if criterion is None or criterion.shadow or verdict.status == "left_out":
-                continue
-            credited = None if verdict.score is None else (verdict.score >= MET_FROM) != criterion.avoided
-            verdicts[criterion.id] = _Verdict(slot, credited)
-        avoided = frozenset(name for name in verdicts if criteria[name].avoided)
-        request = one.request
-        found.append(_Response(one.response, request.step, request.request_id, request.mode, verdicts, avoided))
-    return found
 
 
 class _Sample(NamedTuple):
@@ -384,9 +231,10 @@ _ANSWERS: Mapping[AuditReading, AuditAnswer] = {
 class _Audit:
     """Computes the report. Blocks."""
 
-    def __init__(self, own: _Read, others: Sequence[_Other], notes: Sequence[str]) -> None:
-        self._own, self._others, self._notes = own, others, [*notes]
-        self._own_judge = {one.run for one in others if one.judges and one.judges.keys() == own.judges.keys()}
+    def __init__(self, own: AuditedRun, others: Sequence[_Other]) -> None:
+        self._own, self._others, self._notes = own, others, [*own.notes]
+        judged = own.judges.keys()
+        self._own_judge = {one.run for one in others if one.read.judges and one.read.judges.keys() == judged}
         self._judges: list[_Other] = []
         self._bootstrap = _Bootstrap(one.row.prompt for _, one in own.responses)
         self._counts: Counter[str] = Counter()
@@ -418,7 +266,7 @@ class _Audit:
             notes=tuple(self._noted(references)),
             early=_part(self._own.parts[0]),
             late=_part(self._own.parts[1]),
-            judges=_models(self._own.judges),
+            judges=self._own.models,
             reward=self._bootstrap.compare(rewards).own,
             references=references,
             newly_credited=newly_credited,
@@ -453,7 +301,7 @@ class _Audit:
         return AuditReference(
             run=other.run,
             kind="labels" if other.run is None else "judge" if same_rubric else "rubric",
-            judges=_models(other.judges),
+            judges=other.read.models,
             matched=matched,
             failed=failed,
             comparison=self._bootstrap.compare(samples, len(self._others)) if samples else None,
@@ -486,7 +334,7 @@ class _Audit:
             never_needed=_saturated(apart) == "uncredited",
         )
 
-    def _rejects(self, one: _Response, criterion: str) -> bool | None:
+    def _rejects(self, one: AuditedResponse, criterion: str) -> bool | None:
         """Whether all other judges reject a response on a criterion; None unless all of them say something."""
         said = [other.credits(one, criterion) for other in self._judges]
         return None if not said or None in said else not any(said)
@@ -634,7 +482,7 @@ def _suspicion(one: AuditedCriterion) -> tuple[int, float, int]:
     return -max([_SUSPICION[each.reading] for each in known], default=0), -max(gaps, default=-1.0), -one.verdicts
 
 
-def _example(one: _Response, verdict: _Verdict) -> AuditExample:
+def _example(one: AuditedResponse, verdict: AuditedVerdict) -> AuditExample:
     row = one.row
     return AuditExample(
         verdict=encode_cursor(VerdictKey(row.run, row.request, row.place, verdict.slot)),
@@ -645,11 +493,7 @@ def _example(one: _Response, verdict: _Verdict) -> AuditExample:
     )
 
 
-def _models(judges: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(judges.values()))
-
-
-def _part(responses: Sequence[_Response]) -> AuditPart:
+def _part(responses: Sequence[AuditedResponse]) -> AuditPart:
     steps = [one.step for one in responses if one.step is not None]
     return AuditPart(
         first_step=min(steps, default=None),
