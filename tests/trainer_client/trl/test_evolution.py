@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._evolution import (
+from trainer_client.trl.evolution import (
     SHARED_PROMPT,
     GroupHistory,
     SeenGroup,

@@ -5,23 +5,31 @@ import pytest
 from tests.trainer_client.trl.judges import FakeJudgeTransport, ranking, rewarding
 from tests.trainer_client.trl.test_reward_rows import read
 from trainer_client import InvalidRequest
-from trainer_client.trl._reward import judging
-from trainer_client.trl._reward.judging import split_requests
+from trainer_client.rows import judging
+from trainer_client.rows.judging import split_requests
 
 ID = 32
 """The length of a group's id in characters."""
 
 
+def requests(rows):
+    """The groups of each request."""
+    return split_requests(rows.groups, rows.responses)
+
+
 def places(rows):
     """The row indices of each group in each request."""
-    return [[list(part.rows) for part in request] for request in split_requests(rows)]
+    return [[list(part.rows) for part in request] for request in requests(rows)]
 
 
 def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
     monkeypatch.setattr(judging, "MAX_GROUPS", 3)
     monkeypatch.setattr(judging, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
-    parts = [[(part.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
+    parts = [
+        [(part.fields["prompt"], list(part.rows)) for part in request]
+        for request in split_requests(rows.groups, rows.responses)
+    ]
     assert parts == [
         [("a", [0, 1])],
         [("a", [2, 3])],

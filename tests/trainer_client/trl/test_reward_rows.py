@@ -8,21 +8,19 @@ from PIL import Image
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
-from trainer_client.trl._reward.dataset import read_rows
+from trainer_client.rows.reading import RowReader
 
 torch = pytest.importorskip("torch")
 
 
 def read(
-    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, stop_token_ids=None, needs_rubric=True,
+    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, stop_token_ids=None,
     without_rubric="refuse", **columns
 ):  # fmt: skip
     """Read rows with these columns; `own` is the column `rubric`."""
     completions, columns = completions or ["1"] * len(prompts), {"rubric": own, **columns}
-    return read_rows(
-        prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, without_rubric=without_rubric,
-        step=step, stop_token_ids=stop_token_ids,
-    )  # fmt: skip
+    reader = RowReader(rubric=rubric, without_rubric=without_rubric, step=step, stop_token_ids=stop_token_ids)
+    return reader.read(prompts, completions, ids, columns)
 
 
 async def sent(judge, prompts, completions=None, **columns):
@@ -165,7 +163,7 @@ def test_a_row_that_cannot_be_sent_is_a_user_error_that_names_the_row(columns, s
 def test_a_row_without_any_rubric_gets_a_hint_unless_the_mode_needs_none():
     with pytest.raises(InvalidRequest, match=r"row 0: it has no rubric; put one .* give RubricReward a default"):
         read(["a"], rubric=None)
-    assert len(read(["a"], rubric=None, needs_rubric=False).groups) == 1
+    assert len(read(["a"], rubric=None, without_rubric=None).groups) == 1
 
 
 @pytest.mark.parametrize("name", ["completions", "completion_ids", "ground_truth"])
@@ -256,7 +254,7 @@ def test_an_accepted_row_is_in_no_group():
 
 @pytest.mark.parametrize("empty", EMPTY, ids=str)
 def test_a_mode_without_a_rubric_accepts_an_empty_one(empty):
-    (group,) = read(["a"], own=[empty], rubric=None, needs_rubric=False).groups
+    (group,) = read(["a"], own=[empty], rubric=None, without_rubric=None).groups
     assert group.rubric is None
 
 

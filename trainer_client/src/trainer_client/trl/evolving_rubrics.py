@@ -18,7 +18,10 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError
-from trainer_client.trl._evolution import (
+from trainer_client.rows.clients import own_client
+from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.evolution import (
     EvolutionConfig,
     EvolutionResult,
     GroupHistory,
@@ -28,9 +31,6 @@ from trainer_client.trl._evolution import (
     evolve,
     merge_histories,
 )
-from trainer_client.trl._reward.judging import own_client
-from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
-from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 
 logger = logging.getLogger(__name__)

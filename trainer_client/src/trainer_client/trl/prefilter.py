@@ -25,7 +25,7 @@ from trl.trainer.utils import create_model_from_path
 
 from trainer_client.dro import select_groups, variance_score
 from trainer_client.text.thinking import SplitRule, find_answer
-from trainer_client.trl._certainty import Reflection
+from trainer_client.trl.rollouts.certainty import Reflection
 
 MIN_RESPONSES = 2
 """The smallest group: the score measures how certainty varies between responses."""

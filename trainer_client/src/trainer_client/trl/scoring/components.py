@@ -8,11 +8,12 @@ one exchange between ranks.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from trainer_client.rewards import component_names, component_weights
-from trainer_client.trl._reward.distributed import TrainerContext
-from trainer_client.trl._reward.scoring import ScoredBatch, ScoredRow, weighted_sum
+from trainer_client.trl.scoring.context import TrainerContext
+from trainer_client.trl.scoring.extra_rewards import weighted_sum
+from trainer_client.trl.scoring.results import ScoredRow
 from trainer_client.wire import NOT_LINEAR, Criterion, RewardOptions
 
 REST = "rest"
@@ -22,59 +23,37 @@ PENALTIES = "penalties"
 """The function of what penalties take off the reward, which belongs to no component."""
 
 
-class WholeReward(Protocol):
-    """A reward function that judges a batch, and then has its rows as `last`: `RubricReward`."""
-
-    name: str | None
-    last: ScoredBatch | None
-
-    async def __call__(
-        self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
-    ) -> list[float | None]: ...
-
-
 class SharedJudging:
     """Judges each batch once for all functions of a split.
 
-    Attributes:
-        whole: the reward function that judges.
+    Args:
+        whole: the `RubricReward` that judges.
         named: the components that have a function of their own, other than `rest`.
     """
 
-    def __init__(self, whole: WholeReward, named: Collection[str]) -> None:
+    def __init__(self, whole: Any, named: Collection[str]) -> None:
         self.whole, self.named = whole, frozenset(named)
-        self._latest: _Batch | None = None
+        self._arguments: Mapping[str, Any] = {}
+        self._rows: Awaitable[Sequence[ScoredRow]] | None = None
+        self._taken_by: list[object] = []
 
     def rows(self, function: object, arguments: Mapping[str, Any]) -> Awaitable[Sequence[ScoredRow]]:
         """Return the scored rows of a batch, which is judged unless another function has asked for it."""
-        batch = self._latest
-        if batch is None or not batch.is_of(arguments) or function in batch.taken_by:
+        same = all(arguments[name] is self._arguments.get(name) for name in ("prompts", "completions"))
+        if self._rows is None or not same or function in self._taken_by:
             # the arguments are kept, so that no other batch can have the same identity
-            batch = self._latest = _Batch(arguments, asyncio.ensure_future(self._judge(arguments)))
-        batch.taken_by.append(function)
-        return batch.rows
+            self._arguments, self._taken_by = arguments, []
+            self._rows = asyncio.ensure_future(self._judge(arguments))
+        self._taken_by.append(function)
+        return self._rows
 
     async def _judge(self, arguments: Mapping[str, Any]) -> Sequence[ScoredRow]:
         await self.whole(**arguments)
-        last = self.whole.last
-        assert last is not None  # set by the call, and nothing was awaited since
-        return last.rows
+        rows: Sequence[ScoredRow] = self.whole.last.rows  # set by the call, and nothing was awaited since
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_latest": None}
-
-
-class _Batch:
-    """A batch, the rows that it becomes, and the functions that have asked for them."""
-
-    def __init__(self, arguments: Mapping[str, Any], rows: "asyncio.Future[Sequence[ScoredRow]]") -> None:
-        self.rows = rows
-        self.taken_by: list[object] = []
-        self._arguments = arguments
-
-    def is_of(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether these arguments are the same objects."""
-        return all(arguments[name] is self._arguments[name] for name in ("prompts", "completions"))
+        return {**vars(self), "_arguments": {}, "_rows": None, "_taken_by": []}
 
 
 class ComponentReward:
@@ -132,7 +111,7 @@ def _is_complete(row: ScoredRow) -> bool:
 
 
 def component_functions(
-    whole: WholeReward,
+    whole: Any,
     options: RewardOptions,
     criteria: Sequence[Criterion] | None,
     names: Sequence[str] | None,
@@ -140,7 +119,7 @@ def component_functions(
     """Return a reward function for each component; `RubricReward.split` says which, and their order.
 
     Args:
-        whole: judges for all of them.
+        whole: the `RubricReward` that judges for all of them.
         options: the mode, what the components are, and penalties.
         criteria: the criteria of rows without a rubric of their own; None if there are none.
         names: the components that get a function of their own; None for all.

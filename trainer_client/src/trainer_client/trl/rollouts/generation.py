@@ -25,9 +25,9 @@ from trl.trainer.utils import pad
 
 from trainer_client.measures import self_internalization_gap
 from trainer_client.refine import RefinementDecision, RefinementOutcome, assess_group, refinement_prompt
-from trainer_client.trl._reward.scoring import ScoredRow
 from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
+from trainer_client.trl.scoring.results import ScoredRow
 from trainer_client.wire import Criterion
 from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP
 

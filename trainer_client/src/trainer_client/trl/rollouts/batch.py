@@ -19,11 +19,11 @@ import torch
 from trainer_client.errors import AdjudgeError
 from trainer_client.text.offsets import TokenAlignment, TokenOffsets
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
-from trainer_client.trl._certainty import CertaintyReader
-from trainer_client.trl._generation import TOOL_MASK, GeneratedRows
-from trainer_client.trl._reward.scoring import ScoredRow, SentResponse, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import NO_ADVANTAGE, Array
+from trainer_client.trl.rollouts.certainty import CertaintyReader
+from trainer_client.trl.rollouts.generation import TOOL_MASK, GeneratedRows
+from trainer_client.trl.scoring.results import ScoredRow, SentResponse, judged_reward
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
 from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.text.thinking import judged_content, opened_by
-from trainer_client.trl._reward.scoring import ScoredRow
+from trainer_client.trl.scoring.results import ScoredRow
 from trainer_client.wire import (
     Criterion,
     Group,

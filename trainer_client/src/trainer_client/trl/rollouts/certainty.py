@@ -19,8 +19,8 @@ from trainer_client.errors import InvalidRequest
 from trainer_client.measures import rouge_l_f1
 from trainer_client.text.offsets import TokenOffsets
 from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning
-from trainer_client.trl._generation import GeneratedRows
 from trainer_client.trl.methods import Rollout
+from trainer_client.trl.rollouts.generation import GeneratedRows
 
 
 class CertaintyReader:

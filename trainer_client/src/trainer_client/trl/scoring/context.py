@@ -1,11 +1,6 @@
-"""What ranks exchange during a reward call, and what is read from the trainer that makes it.
+"""The trainer that makes a reward call, as far as the call can reach it.
 
-After scoring its share, every rank sends a summary to all others, and all decide alike whether training continues and
-which rubrics are pinned. A rank that failed also sends its summary, so that the others do not wait for it. Without
-`torch.distributed` there is a single rank, and torch is not needed.
-
-TRL passes reward functions a bound method of its trainer for logging. `TrainerContext` is the only place that relies
-on it to reach the trainer.
+TRL passes reward functions a bound method of its trainer for logging. Only this module relies on it.
 """
 
 import asyncio
@@ -14,213 +9,22 @@ import math
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from trainer_client import errors
 from trainer_client.client.keywords import RewardKeywords
-from trainer_client.errors import AdjudgeError, InvalidRequest
+from trainer_client.errors import InvalidRequest
 from trainer_client.text.thinking import opened_by
+from trainer_client.trl.scoring.ranks import rank, use_own_device
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 from trainer_client.wire.judging import OpeningTag
 from trainer_client.wire.rewards import CONTROL_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-_MAX_KINDS_SHOWN = 5
 _MAX_STEM_CHARACTERS = MAX_RUN_CHARACTERS - len("-20250101-000000") - len(CONTROL_SUFFIX)
-
-MISSING_AS_ZERO_WARNING = (
-    "the trainer has other reward functions, and TRL counts 0 where the judge gives no reward, so a response that "
-    "could not be judged looks like a bad one. Give the functions to RubricReward(extra_rewards=[…], weights=[…]) "
-    "instead, or use RubricGRPOTrainer"
-)
-NON_TEXT_PARTS_WARNING = (
-    "the judge reads text only: it sees an image in a prompt as [image]. Describe what the judge must know about "
-    "the image in the column grounding"
-)
-
-
-GatheredT = TypeVar("GatheredT")
-
-
-class RubricRewardWarning(UserWarning):
-    """A problem of a `RubricReward` that does not stop training but needs attention."""
-
-
-class TooManyUnscored(AdjudgeError):
-    """More responses of a batch than `max_unscored` allows have no reward from the judge. Raised on all ranks."""
-
-
-class RankFailed(AdjudgeError):
-    """Scoring failed on another rank, with an error that is not an `AdjudgeError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankSummary:
-    """One rank's summary of its share of a batch, sent to all ranks.
-
-    Attributes:
-        rows: the number of responses.
-        unscored: the number of responses without a reward, or with a reward of 0 set by a failure policy.
-        missing: the number of responses without a reward.
-        kinds: the number of responses by kind of failure.
-        last_error: the last error message from the service, if any.
-        fatal: the class name and message of an error that must stop training, if any.
-        pins: the pinned rubrics.
-        compared: the number of responses of each group whose rewards depend on the other responses of the group, by
-            the group's id; without groups that are known to be whole.
-        away: why the judge is away, if it is, so that waiting may help.
-        waited_s: how long the rank has waited for the judge in this call, in seconds.
-    """
-
-    rows: int = 0
-    unscored: int = 0
-    missing: int = 0
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    last_error: str | None = None
-    fatal: tuple[str, str] | None = None
-    pins: Mapping[str, str] = field(default_factory=dict)
-    compared: Mapping[str, int] = field(default_factory=dict)
-    away: str | None = None
-    waited_s: float = 0.0
-
-
-def rank() -> int | None:
-    """Return the rank of this process, or None if there is only one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return None
-    return int(torch.distributed.get_rank()) if torch.distributed.get_world_size() > 1 else None
-
-
-class CollectiveOrder:
-    """A position in the order in which the reward functions of an event loop run their collective operations.
-
-    Create it before the first await. The order is then the one in which the trainer calls the functions, which is the
-    same on all ranks, whichever function finishes first on each.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._previous = _latest.get(self._loop)
-        self._done: asyncio.Future[None] = self._loop.create_future()
-        _latest[self._loop] = self._done
-
-    async def all_gather(self, own: GatheredT) -> list[GatheredT]:
-        """Return the objects of all ranks, by rank, after the functions before this one have gathered theirs.
-
-        Every rank must call this equally often.
-        """
-        if self._previous is not None:
-            await asyncio.wait([self._previous])
-        return [own] if rank() is None else await asyncio.to_thread(_gather, own)
-
-    def end(self) -> None:
-        """Let the next function gather. Call it in any case, also after an error."""
-        self._done.set_result(None)
-        if _latest.get(self._loop) is self._done:
-            del _latest[self._loop]
-
-
-_latest: "dict[asyncio.AbstractEventLoop, asyncio.Future[None]]" = {}
-
-
-def _gather(own: GatheredT) -> list[GatheredT]:
-    torch = sys.modules["torch"]
-    if torch.distributed.get_backend() != "gloo":
-        _use_own_device()
-    gathered: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, own)
-    return gathered
-
-
-def _use_own_device() -> None:
-    """Select this rank's device in the current thread; it is per thread and defaults to 0."""
-    from accelerate.state import PartialState
-
-    device = PartialState().device
-    if device.type != "cpu":
-        getattr(sys.modules["torch"], device.type).set_device(device)
-
-
-def raise_if_failed(
-    summaries: Sequence[RankSummary],
-    own_error: Exception | None,
-    max_unscored: float,
-    remedy: str,
-    batch_rows: int = 0,
-    never_left_out_by: str | None = None,
-) -> None:
-    """Raise the same error on all ranks if training must stop.
-
-    Args:
-        summaries: the summaries of all ranks.
-        own_error: the error of this rank, if any.
-        max_unscored: the share of responses that may have no reward, or a reward of 0 set by a failure policy.
-        remedy: what the user can do, for the error message.
-        batch_rows: the size of the whole batch, if these responses are only a part of it.
-        never_left_out_by: the version of TRL, if it counts a missing reward as 0, so that none may be missing.
-
-    Raises:
-        Exception: the error of the lowest rank that failed.
-        InvalidRequest: several ranks have responses of one group that must be compared with each other.
-        TooManyUnscored: too many responses have no reward.
-    """
-    failed = next((number for number, summary in enumerate(summaries) if summary.fatal), None)
-    if failed is not None:
-        if own_error is not None and failed == (rank() or 0):
-            raise own_error
-        raise _error_of(failed, *(summaries[failed].fatal or ("", ""))) from own_error
-    _refuse_split_groups(summaries)
-    rows = max(batch_rows, sum(summary.rows for summary in summaries))
-    unscored = sum(summary.unscored for summary in summaries)
-    missing = sum(summary.missing for summary in summaries)
-    kinds = format_counts(sum((Counter(summary.kinds) for summary in summaries), Counter[str]()))
-    if missing and never_left_out_by is not None:
-        raise TooManyUnscored(
-            f"{missing} of {rows} responses have no reward ({kinds}), and TRL {never_left_out_by} would "
-            'count them as 0. Use TRL 1.6 or newer, which leaves them out, or choose a policy: on_failure="skip" or '
-            '"zero"'
-        )
-    if rows and unscored / rows > max_unscored:
-        last = next((summary.last_error for summary in summaries if summary.last_error), None)
-        raise TooManyUnscored(
-            f"{unscored} of {rows} responses have no reward from the judge, but max_unscored = {max_unscored:g} allows "
-            f"only {math.floor(max_unscored * rows)}: {kinds}."
-            f"{f' The last error: {last}.' if last else ''} {remedy}"
-        )
-
-
-def _refuse_split_groups(summaries: Sequence[RankSummary]) -> None:
-    for id_ in {id_ for summary in summaries for id_ in summary.compared}:
-        shares = {number: summary.compared[id_] for number, summary in enumerate(summaries) if id_ in summary.compared}
-        if len(shares) > 1:
-            parts = " and ".join(f"{count} on rank {number}" for number, count in shares.items())
-            raise InvalidRequest(
-                "the mode or weighting compares the responses of a group with each other, but a group is split: "
-                f"{parts}. Give every rank all responses to its prompts, so that the batch of each rank is a multiple "
-                "of the group, or choose another"
-            )
-
-
-def format_counts(kinds: Mapping[str, int]) -> str:
-    """Format the most common kinds of failure with their counts."""
-    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common(_MAX_KINDS_SHOWN))
-
-
-def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:
-    known = getattr(errors, kind, None)
-    if isinstance(known, type) and issubclass(known, AdjudgeError):
-        error: AdjudgeError = known(text)
-        error.add_note(f"raised on rank {rank}")
-        return error
-    return RankFailed(f"scoring failed on rank {rank}: {kind}: {text}")
-
 
 STATE_KEY = "RubricReward"
 """The key of the run name in a trainer state; with the prefix of its metrics behind it, that of a reward function."""
@@ -266,6 +70,11 @@ class TrainerContext:
         self._state: Any = trainer_state
 
     @property
+    def step(self) -> int | None:
+        """The number of optimizer steps so far; None if it is unknown."""
+        return getattr(self._state, "global_step", None)
+
+    @property
     def run_name(self) -> str | None:
         """The name of the training run: the user's, or the one made for it; None if it has none yet or is unknown."""
         return run_of(getattr(self._trainer, "args", None), self._state)
@@ -298,7 +107,7 @@ class TrainerContext:
         """Have the trainer leave the address of the run's page in the trackers that it logs to, if it is known."""
         if hasattr(self._trainer, "add_callback"):
             # not above: it needs transformers, which only a trainer has loaded
-            from trainer_client.trl._reward.trackers import TrackerLink
+            from trainer_client.trl.scoring.trackers import TrackerLink
 
             if not any(isinstance(one, TrackerLink) for one in self._trainer.callback_handler.callbacks):
                 self._trainer.add_callback(TrackerLink(self._trainer, address))
@@ -316,7 +125,7 @@ class TrainerContext:
 
         def save() -> None:
             if rank() is not None:
-                _use_own_device()
+                use_own_device()
             trainer._save_checkpoint(trainer.model, trial=None)
             trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
 
@@ -481,6 +290,10 @@ def refuse_removed_columns(datasets: Iterable[Any], judged: Collection[str]) -> 
                 f"remove_unused_columns=True takes {', '.join(map(repr, removed))} out of the dataset before the judge "
                 "sees it; set remove_unused_columns=False in the trainer's config, which is TRL's default"
             )
+
+
+class RubricRewardWarning(UserWarning):
+    """A problem of a `RubricReward` that does not stop training but needs attention."""
 
 
 def warn(message: str) -> None:

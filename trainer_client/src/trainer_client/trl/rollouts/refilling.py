@@ -22,8 +22,8 @@ import torch
 from accelerate.utils import gather_object
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
-from trainer_client.trl._generation import COMPLETIONS, GenerationOutput, SampledBatch
 from trainer_client.trl.methods import Rollout
+from trainer_client.trl.rollouts.generation import COMPLETIONS, GenerationOutput, SampledBatch
 
 _COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
 _PER_RESPONSE_FIELDS = (0, 1, 2, 3, 4)
