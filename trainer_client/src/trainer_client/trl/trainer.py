@@ -35,7 +35,7 @@ from trainer_client.trl.callbacks import GenerationCallback, JudgeSleepCallback,
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
-from trainer_client.trl.rollouts.batch import AdvantageBatch, MeasureReporter, readers_for
+from trainer_client.trl.rollouts.batch import AdvantageBatch, readers_for
 from trainer_client.trl.rollouts.certainty import FrozenPolicy
 from trainer_client.trl.rollouts.generation import (
     GeneratedRows,
@@ -44,6 +44,7 @@ from trainer_client.trl.rollouts.generation import (
     reset_environments,
     select_environments,
 )
+from trainer_client.trl.rollouts.measure_reports import MeasureReporter
 from trainer_client.trl.rollouts.refilling import Refiller
 from trainer_client.trl.scoring.context import refuse_removed_columns, warn
 from trainer_client.wire import COMPARES_RESPONSES, NEEDS_NO_RUBRIC
