@@ -48,7 +48,7 @@ COVERS = {
     ),
     "tests/services/test_upgrade_under_load.py": DATABASE,
     "tests/trainer_client/test_installs_alone.py": PACKAGING,
-    "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/",),
+    "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/", "trainer_client/src/trainer_client/rows/"),
     "tests/vllm/": (
         "tests/vllm/",
         "judge_server/src/judge_server/engines/vllm/",

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
+from pydantic import TypeAdapter
+
 from trainer_client import AsyncClient
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
@@ -56,17 +58,9 @@ class SeenGroup:
         prompt_json = self.group.model_dump_json(include={"prompt"})
         return hashlib.sha256(prompt_json.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def as_json(self) -> dict[str, Any]:
-        """Convert the group to JSON-compatible data."""
-        group = self.group.model_dump(mode="json", exclude_none=True)
-        return {"reference": self.reference, "place": [*self.place], "group": group, "correct": [*self.correct]}
 
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "SeenGroup":
-        """Read the data that `as_json` returned."""
-        first, second = given["place"]
-        group = Group.model_validate(given["group"])
-        return cls(given["reference"], (first, second), group, tuple(given["correct"]))
+SEEN_GROUPS = TypeAdapter(list[SeenGroup])
+"""Reads and writes groups as JSON-compatible data."""
 
 
 @dataclass(frozen=True, slots=True)

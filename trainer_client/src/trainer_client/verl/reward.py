@@ -115,8 +115,7 @@ async def compute_score(
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
-        AdjudgeError: judging failed with `on_failure="error"`. Nothing is raised under verl's reward manager
-            `rate_limited`, which would make it a 0; the score is NaN.
+        AdjudgeError: judging failed with `on_failure="error"`. Not under the manager `rate_limited`: it gets NaN.
     """
     fixed: dict[str, Any] = _step_options(options)
     try:

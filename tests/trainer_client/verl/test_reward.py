@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.trainer_client.fake_service import REWARDS, ScriptedReply
-from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, fake_module
-from tests.trainer_client.verl_services import FORTY_TWO, JUDGED, SHORT, TOO_LONG, running
+from tests.trainer_client.verl.recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, fake_module
+from tests.trainer_client.verl.services import FORTY_TWO, JUDGED, SHORT, TOO_LONG, running
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest, JudgingFailed, UnknownRubric
 from trainer_client.steps import split_steps
 from trainer_client.verl import compute_score, compute_score_batch, reward

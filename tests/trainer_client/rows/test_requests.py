@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.trainer_client.rows.test_reading import read
 from tests.trainer_client.trl.judges import FakeJudgeTransport, ranking, rewarding
-from tests.trainer_client.trl.test_reward_rows import read
 from trainer_client import InvalidRequest
 from trainer_client.rows import judging
 from trainer_client.rows.judging import split_requests

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 
 pytest.importorskip("inspect_ai", reason=missing("inspect_ai"))
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG
 from trainer_client import InvalidRequest, UnknownRubric
 from trainer_client.adapters import NoReward, RubricScorer
 from trainer_client.adapters.scorer import IgnoredColumnWarning

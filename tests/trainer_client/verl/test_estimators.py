@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
+from tests.trainer_client.verl.batches import ALL, batches, laid_out, members
 from trainer_client.advantages import component_advantages, group_advantages, stepwise_advantages
 from trainer_client.verl.estimators import (
     ESTIMATORS,

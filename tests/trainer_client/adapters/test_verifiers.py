@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 
 pytest.importorskip("verifiers", reason=missing("verifiers"))
 pytest.importorskip("verifiers.v1", reason=missing("verifiers 0.4"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 
 pytest.importorskip("openenv.core.rubrics", reason=missing("openenv"))
 

@@ -11,8 +11,8 @@ import torch
 
 from tests.trainer_client.fake_service import REWARDS, ScriptedReply
 from tests.trainer_client.small_tokenizers import byte_level
-from tests.trainer_client.verl_batches import laid_out
-from tests.trainer_client.verl_recorded import (
+from tests.trainer_client.verl.batches import laid_out
+from tests.trainer_client.verl.recorded import (
     ESTIMATOR_KEYWORDS,
     QUEUE_PARAMETERS,
     REGISTER_PARAMETERS,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 from tests.fixtures.waiting import wait_until
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 
 pytest.importorskip("swift.rl_core.grpo_algorithm", reason=missing("ms-swift"))
 

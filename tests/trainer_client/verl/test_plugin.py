@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.trainer_client.small_tokenizers import byte_level
-from tests.trainer_client.verl_recorded import (
+from tests.trainer_client.verl.recorded import (
     ESTIMATOR_KEYWORDS,
     ESTIMATOR_OPTIONAL,
     QUEUE_PARAMETERS,

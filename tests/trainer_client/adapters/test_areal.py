@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 from trainer_client.adapters import NoReward
 from trainer_client.adapters.areal import RubricRewardFunction
 

@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG
 from trainer_client.adapters import NoReward
 
 pytestmark = pytest.mark.processes

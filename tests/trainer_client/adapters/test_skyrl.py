@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+from tests.trainer_client.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
 
 pytest.importorskip("skyrl_gym", reason=missing("skyrl-gym"))
 
