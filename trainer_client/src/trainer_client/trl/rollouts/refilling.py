@@ -68,18 +68,14 @@ class _MovedResponse(NamedTuple):
         target: its index in the batch, over all ranks.
         row: the row of the training data that its prompt is from.
         added: the columns that a rollout function added.
-        generated: its entries of `_PER_RESPONSE_FIELDS`.
-        generation_prompt_ids, refined, off_policy: its entries of `SampledBatch`.
+        values: its value in each of `_GenerationRound.columns`.
         logged: its values in the columns of TRL's table of completions.
     """
 
     target: int
     row: int
     added: Mapping[str, Any]
-    generated: tuple[Any, ...]
-    generation_prompt_ids: Sequence[int] | None
-    refined: bool | None
-    off_policy: bool | None
+    values: Mapping[int | str, Any]
     logged: Mapping[str, Any]
 
 
@@ -100,6 +96,13 @@ class _GenerationRound:
     rollouts: list[Rollout]
     added: list[dict[str, Any]]
     logged: dict[str, list[Any]]
+
+    @property
+    def columns(self) -> dict[int | str, Any]:
+        """The lists in `sampled` that hold a value for each of the n responses."""
+        columns: dict[int | str, Any] = {field: self.sampled.generated[field] for field in _PER_RESPONSE_FIELDS}
+        columns |= {name: getattr(self.sampled, name) for name in ("generation_prompt_ids", "refined", "off_policy")}
+        return {name: values for name, values in columns.items() if values is not None}
 
 
 class Refiller:
@@ -266,19 +269,13 @@ class Refiller:
             target_slice = slice(target * size, (target + 1) * size)
             batch.rewards[target_slice] = current.rewards[source_slice]
             batch.rollouts[target_slice] = current.rollouts[source_slice]
-        sampled = current.sampled
+        columns = current.columns
         sent = [
             _MovedResponse(
                 target=moves[(first + place) // size] * size + (first + place) % size,
                 row=row,
                 added=current.added[place],
-                generated=tuple(
-                    None if sampled.generated[field] is None else sampled.generated[field][place]
-                    for field in _PER_RESPONSE_FIELDS
-                ),
-                generation_prompt_ids=_item_at(sampled.generation_prompt_ids, place),
-                refined=_item_at(sampled.refined, place),
-                off_policy=_item_at(sampled.off_policy, place),
+                values={name: values[place] for name, values in columns.items()},
                 logged={name: values[place] for name, values in current.logged.items()},
             )
             for place, row in enumerate(rows)
@@ -301,17 +298,8 @@ class Refiller:
         place = response.target - self._trainer.accelerator.process_index * len(inputs)
         inputs[place] = {**self._columns(response.row, columns), **response.added}
         prompts[place] = inputs[place]["prompt"]
-        sampled = batch.sampled
-        for field, value in zip(_PER_RESPONSE_FIELDS, response.generated, strict=True):
-            if sampled.generated[field] is not None:
-                sampled.generated[field][place] = value
-        for values, value in (
-            (sampled.generation_prompt_ids, response.generation_prompt_ids),
-            (sampled.refined, response.refined),
-            (sampled.off_policy, response.off_policy),
-        ):
-            if values is not None:
-                values[place] = value  # type: ignore[index]
+        for column, values in batch.columns.items():
+            values[place] = response.values.get(column)
         for name in batch.logged.keys() | response.logged.keys():
             batch.logged.setdefault(name, [None] * len(inputs))[place] = response.logged.get(name)
 
@@ -355,10 +343,6 @@ def _as_lists(generated: Sequence[Any]) -> GenerationOutput:
         list(value) if field in _PER_RESPONSE_FIELDS and value is not None else value
         for field, value in enumerate(generated)
     )
-
-
-def _item_at(values: Sequence[Any] | None, place: int) -> Any:
-    return None if values is None else values[place]
 
 
 def _weighted_means(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
