@@ -7,8 +7,8 @@ and publishes the ones that pass. If anything fails, the rubric stays unchanged,
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -303,36 +303,47 @@ class _EvolutionRun:
 
     async def run(self, groups: Sequence[SeenGroup]) -> None:
         """Evolve the rubrics of all groups."""
-        eligible: list[SeenGroup] = []
-        inputs: list[dict[str, Any]] = []
+        inputs: dict[str, dict[str, Any]] = {}
         for group in groups:
-            given = self._input(group)
-            if isinstance(given, UnchangedRubric):
-                self.evolution.unchanged[group.reference] = given
-            else:
-                eligible.append(group)
-                inputs.append(given)
-        if eligible:
-            written: list[dict[str, Any] | UnchangedRubric]
-            try:
-                async with asyncio.timeout(self._config.deadline_s), self._unchanged_on_error("service"):
+            with self._recording(group.reference):
+                inputs[group.reference] = self._input(group)
+        written: Mapping[str, Mapping[str, Any]] = {}
+        if inputs:
+            with self._recording(*inputs):
+                async with self._until_deadline("no criteria were generated"), self._unchanged_on_error("service"):
                     written = await self._generate_criteria(inputs)
-            except TimeoutError:
-                timeout = UnchangedRubric("timeout", f"no criteria were generated within {self._config.deadline_s:g} s")
-                written = [timeout] * len(eligible)
-            except _RubricUnchanged as failed:
-                written = [failed.unchanged] * len(eligible)
-            await asyncio.gather(
-                *[self._evaluate_and_publish(group, one) for group, one in zip(eligible, written, strict=True)]
-            )
+        await asyncio.gather(
+            *[self._evolve(group, written[group.reference]) for group in groups if group.reference in written]
+        )
         self.evolution.seconds = self._loop.time() - self._began
 
-    def _input(self, seen: SeenGroup) -> dict[str, Any] | UnchangedRubric:
-        """Build the generator's input for a group, or return why the group cannot be used."""
+    @contextmanager
+    def _recording(self, *references: str) -> Iterator[None]:
+        """Record why rubrics stay unchanged."""
+        try:
+            yield
+        except _RubricUnchanged as failed:
+            self.evolution.unchanged |= dict.fromkeys(references, failed.unchanged)
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._config.deadline_s - (self._loop.time() - self._began)
+
+    @asynccontextmanager
+    async def _until_deadline(self, missed: str) -> AsyncIterator[None]:
+        """Leave rubrics unchanged if it is not done by the deadline."""
+        try:
+            async with asyncio.timeout(max(0.0, self._seconds_left)):
+                yield
+        except TimeoutError:
+            raise _RubricUnchanged("timeout", f"{missed} within {self._config.deadline_s:g} s") from None
+
+    def _input(self, seen: SeenGroup) -> dict[str, Any]:
+        """Build the generator's input for a group."""
         question = _question_text(seen.group.prompt)
         if not question.strip() or len(question) > MAX_QUESTION_CHARACTERS:
             detail = f"the prompt has {len(question)} characters; the generator reads 1 to {MAX_QUESTION_CHARACTERS}"
-            return UnchangedRubric("question", detail)
+            raise _RubricUnchanged("question", detail)
         part = self._config.options.get("reasoning", "strip")
         opens = opened_by(seen.group.prompt, self._config.options.get("prompt_opens"))
         responses = [
@@ -340,45 +351,40 @@ class _EvolutionRun:
         ]
         different = list(dict.fromkeys(one.strip() for one in responses))[:MAX_INPUT_RESPONSES]
         if len(different) < 2:
-            return UnchangedRubric("alike", "all responses are the same, so there is nothing to compare")
+            raise _RubricUnchanged("alike", "all responses are the same, so there is nothing to compare")
         return {"rubric": self._pinned(seen.reference), "question": question, "responses": different}
 
-    async def _generate_criteria(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any] | UnchangedRubric]:
-        """Run the operation, and return its output for each input, or why there is none."""
+    async def _generate_criteria(self, inputs: Mapping[str, dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """Run the operation, return its outputs by reference, and record why there is none for the others."""
         request = {
             "kind": "generate_rubrics",
             "generator": GENERATOR,
-            "inputs": inputs,
+            "inputs": list(inputs.values()),
             "parameters": dict(self._config.parameters),
             "publish": False,
         }
         operation = await self._client.submit(request)
-        seconds = _GENERATION_TIME_SHARE * self._config.deadline_s - (self._loop.time() - self._began)
+        seconds = self._seconds_left - (1.0 - _GENERATION_TIME_SHARE) * self._config.deadline_s
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 async for now in self._client.follow(operation.id):
                     operation = now
         except TimeoutError:
             operation = await self._client.cancel_operation(operation.id)
-        results = [one async for one in self._client.operation_results(operation.id)]
-        by_index: dict[Any, dict[str, Any]] = {one["index"]: one for one in results}
-        return [by_index.get(index) or _explain_missing_output(operation) for index in range(len(inputs))]
+        by_index = {one["index"]: one async for one in self._client.operation_results(operation.id)}
+        written: dict[str, Mapping[str, Any]] = {}
+        for index, reference in enumerate(inputs):
+            if by_index.get(index):
+                written[reference] = by_index[index]
+            else:
+                self.evolution.unchanged[reference] = _explain_missing_output(operation)
+        return written
 
-    async def _evaluate_and_publish(self, seen: SeenGroup, written: dict[str, Any] | UnchangedRubric) -> None:
+    async def _evolve(self, seen: SeenGroup, written: Mapping[str, Any]) -> None:
         """Check, judge and publish a generated rubric, and record the outcome."""
-        if isinstance(written, UnchangedRubric):
-            self.evolution.unchanged[seen.reference] = written
-            return
-        left = self._config.deadline_s - (self._loop.time() - self._began)
-        try:
-            async with asyncio.timeout(max(0.0, left)):
+        with self._recording(seen.reference):
+            async with self._until_deadline("the new criteria were not judged and published"):
                 pin, added = await self._build_version(seen, written)
-        except TimeoutError:
-            detail = f"the new criteria were not judged and published within {self._config.deadline_s:g} s"
-            self.evolution.unchanged[seen.reference] = UnchangedRubric("timeout", detail)
-        except _RubricUnchanged as failed:
-            self.evolution.unchanged[seen.reference] = failed.unchanged
-        else:
             self.evolution.pins[seen.reference] = pin
             self.evolution.criteria += added
 
@@ -427,13 +433,12 @@ class _EvolutionRun:
         self, seen: SeenGroup, content: RubricContent, new: Sequence[Criterion]
     ) -> dict[str, CriterionDiscrimination | None]:
         """Judge the group by the candidate version, with the judging options of the run."""
-        left = self._config.deadline_s - (self._loop.time() - self._began)
         try:
             async with self._unchanged_on_error("judge"):
                 answer = await self._client.rewards(
                     [seen.group.model_copy(update={"rubric": content})],
                     mode=self._config.mode,
-                    deadline_s=max(1.0, left),
+                    deadline_s=max(1.0, self._seconds_left),
                     **self._config.options,
                 )
         except RubricRefused as error:
