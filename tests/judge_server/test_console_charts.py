@@ -21,7 +21,7 @@ from judge_server.api.console.charts import (
 )
 from judge_server.api.console.responses import RecordedReward, explain, read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
-from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.rewards import reward_of
 from trainer_client.rewards import ResponseFacts, UnsuitableRubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules

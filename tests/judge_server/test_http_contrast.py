@@ -5,8 +5,8 @@ import json
 import httpx2
 import pytest
 
+from tests.judge_server.scoring.test_contrast_weights import body, declared, rewards
 from tests.judge_server.test_console import checked, links, page
-from tests.judge_server.test_contrast_weights import body, declared, rewards
 from tests.judge_server.test_http_ledger import post, recorded
 from trainer_client.wire import GroupRewards, RewardAnswer
 

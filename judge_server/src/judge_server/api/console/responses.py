@@ -32,8 +32,8 @@ from judge_server.ledger.rows import (
     storable_text,
 )
 from judge_server.ports import LedgerReader
+from judge_server.scoring.rewards import reward_of
 from judge_server.scoring.rubrics import digest_of_reference
-from judge_server.scoring.scorer import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,
     ResponseRow,

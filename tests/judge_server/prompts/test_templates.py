@@ -3,13 +3,12 @@
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts import CriterionView, PromptForm, PromptTemplates
+from judge_server.prompts import CriterionView, Material, PromptForm, PromptTemplates
 from judge_server.prompts.fencing import fence
 from judge_server.prompts.grammar import CRITERION
 from judge_server.prompts.library import (
@@ -264,11 +263,12 @@ def test_no_accepted_template_shows_a_text_without_its_fence_or_fails(piece: str
     except InvalidTemplate:
         return
     hostile = f"qqqq{words}qqqq"
-    optional: dict[str, Any] = dict.fromkeys(
-        ("grounding", "reference_answer", "ground_truth", "final_answer"), hostile if given_all else None
-    )
+    given = hostile if given_all else None
     shown = PromptTemplates(PromptForm("binary"), {"shared.j2": text}).shared(
-        prompt=fence(hostile), response=fence(hostile), conversation=given_all, show_final_answer=given_all, **optional
+        Material(fence(hostile), given_all, *[given] * 3),
+        fence(hostile),
+        show_final_answer=given_all,
+        final_answer=given,
     )
     assert fence(hostile) in shown
     assert "qqqq" not in FENCED.sub("", shown).casefold()

@@ -19,9 +19,10 @@ from judge_server.judging.combining import (
     WeightedMean,
     combine_plans,
 )
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, collect
+from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.prompts.fencing import fence

@@ -8,6 +8,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.preparation import check_votes
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Outcomes, collect
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
@@ -308,15 +309,15 @@ def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() ->
     made = asyncio.run(judge())
     for protocol in ("binary", "stepwise", "graded", "likert"):
         with pytest.raises(InvalidRequest, match=f"exact probability of a {protocol} verdict"):
-            made.check_votes(JudgingConfig(protocol), 3)
+            check_votes(made.identity, JudgingConfig(protocol), 3)
     reasoned = [
         JudgingConfig("binary", rationale=True),
         JudgingConfig("graded", think_tokens=9),
         JudgingConfig("likert", rationale=True),
     ]
     for way in (*reasoned, JudgingConfig("likert", think_tokens=9), JudgingConfig("binary", 2)):
-        made.check_votes(way, 3)
-    made.check_votes(JudgingConfig("binary"), 1)
+        check_votes(made.identity, way, 3)
+    check_votes(made.identity, JudgingConfig("binary"), 1)
 
 
 async def test_checks_run_alongside_the_judge_and_identical_ones_run_once() -> None:

@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
-from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
+from judge_server.judging.preparation import Preparer, judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.results import collect
+from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import recorded_page
 from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
@@ -34,10 +35,10 @@ from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
+from tests.judge_server.judging.test_protocols import BINARY, STEPWISE, masses
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, STEPPED, deadline_after, group, judge, plan, request
-from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.criteria import CriterionKind
@@ -241,7 +242,7 @@ async def remote(url: str, calibrations: CalibrationSet) -> Judge:
     made = Judge(
         RemoteExecutor([JudgeClient(url, TOKEN)], PoolRules(interval_s=0.05)),
         MemoryCache(),
-        calibrations=calibrations,
+        preparer=Preparer(calibrations=calibrations),
     )
     await made.start()
     return made
@@ -321,7 +322,7 @@ UNFIT = CalibrationSet.model_validate(
 
 
 async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_names_an_alternative() -> None:
-    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), calibrations=UNFIT)
+    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), preparer=Preparer(calibrations=UNFIT))
     await unfit.start()
     assert unfit.prepared(JudgingConfig("graded")).config.protocol == "graded"
     with pytest.raises(InvalidRequest, match="gives full points to everything") as refused:
@@ -350,7 +351,7 @@ async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_re
     service = Judge(
         LocalExecutor(ScriptedEngine(script)),
         MemoryCache(),
-        calibrations=CalibrationSet.model_validate({"step_blind": [entry]}),
+        preparer=Preparer(calibrations=CalibrationSet.model_validate({"step_blind": [entry]})),
     )
     await service.start()
     both: tuple[CriterionKind, ...] = ("point", "pitfall")

@@ -12,9 +12,9 @@ from judge_server.judging.replies import combine_turns
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.verifiers import Check, Checker, ToolUse
+from tests.judge_server.judging.test_trajectories import TRAJECTORY
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import RecordingScript, deadline_after, request
-from tests.judge_server.test_trajectories import TRAJECTORY
 from trainer_client.wire import Criterion, RewardAnswer, Verdict
 from trainer_client.wire.criteria import content_digest
 
@@ -76,6 +76,20 @@ async def test_a_single_turn_is_judged_as_a_whole(response: Any) -> None:
     answer, _ = await answered(EACH, LAST, script=script, response=response)
     assert not any("alone" in asked for asked in script.asked)
     assert [one.turns for one in verdicts(answer)] == [(), ()]
+
+
+async def test_a_programs_verdict_on_a_response_does_not_depend_on_the_responses_before_it() -> None:
+    said = {"role": "assistant", "content": "Yes."}
+    one, several = [said], [said, {"role": "user", "content": "Sure?"}, said]
+    polite = EACH | {"verification": {"method": "contains", "any_of": ["Yes"]}}
+    named = set()
+    for responses in ([one, several], [several, one]):
+        made = await scorer(SynchronousRecorder())
+        body = request(*responses, rubric={"criteria": [polite]}, judging={"protocol": "stepwise", "steps": "turns"})
+        given = (await score(made, body)).groups[0].responses[responses.index(one)].verdicts[0]
+        named.add((given.score, given.step))
+        await made.judge.close()
+    assert named == {(1.0, 1)}
 
 
 async def test_a_failed_turn_fails_the_verdict_unless_another_turn_decides() -> None:

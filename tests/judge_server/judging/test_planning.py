@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.errors import NotReady, TooLarge
-from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.preparation import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
 from judge_server.scoring.rubrics import ResolvedRubric
 from tests.judge_server.conftest import Serve
+from tests.judge_server.prompts.test_fencing import texts
 from tests.judge_server.support import (
     STEPPED,
     advance_time,
@@ -29,7 +31,6 @@ from tests.judge_server.support import (
     prepared,
     request,
 )
-from tests.judge_server.test_fencing import texts
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import Criterion, Group, JudgingOptions, as_response

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from judge_server.scoring.weighting import BLEND, LARGEST_FACTOR, effective_weights, with_weights
+from judge_server.scoring.rewards import BLEND, LARGEST_FACTOR, effective_weights, with_weights
 from tests.trainer_client.judged_criteria import criterion, verdict
 from trainer_client.modes import MODES
 from trainer_client.rewards import ResponseFacts, read_criteria, reward_verdicts

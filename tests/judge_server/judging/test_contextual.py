@@ -22,6 +22,7 @@ from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, fitted
 from tests.judge_server.conftest import Serve
+from tests.judge_server.judging.test_calibration import remote
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import judges
 from tests.judge_server.support import (
@@ -34,7 +35,6 @@ from tests.judge_server.support import (
     plan,
     request,
 )
-from tests.judge_server.test_calibration import remote
 from trainer_client.wire import Criterion, RewardAnswer, Verdict
 
 GIVEN, WITHOUT = 0.75, 0.6

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.evaluation.attacks.corpus import DISGUISES
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.presentation import DECOYS, decoy_for, has_content
+from judge_server.judging.shown import GroupContext
 from judge_server.ledger.rows import rows_of
 from judge_server.prompts.disguises import normalise
 from tests.judge_server.conftest import Serve
@@ -170,7 +171,9 @@ def test_a_text_always_gets_the_same_decoy(text: str) -> None:
 def planner(defences: Any, protocol: Any = "binary", **context: Any) -> GroupPlanner:
     """A planner with every kind of criterion."""
     criteria = [Criterion.model_validate(one) for one in CRITERIA]
-    return GroupPlanner(prepared(protocol), GroupContext("Is 7 prime?", **context), criteria, defences=defences)
+    return GroupPlanner(
+        prepared(protocol), GroupContext("Is 7 prime?", **context), criteria, JudgingOptions(defences=defences)
+    )
 
 
 def content(response: Any) -> Any:

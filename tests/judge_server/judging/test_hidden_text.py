@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always
 from judge_server.evaluation.attacks.corpus import DISGUISES
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, Reply
 from judge_server.prompts.disguises import undisguised
 from judge_server.verifiers.worker import decide
+from tests.judge_server.judging.test_defences import HONEST
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import prepared
-from tests.judge_server.test_defences import HONEST
 from trainer_client.text.thinking import THINK_TAGS, judged_content
-from trainer_client.wire import Criterion, Message, Response
+from trainer_client.wire import Criterion, JudgingOptions, Message, Response
 
 TAGS = sorted({tag for pair in THINK_TAGS for tag in pair})
 INVISIBLE = [
@@ -50,7 +51,10 @@ def criterion(**fields: Any) -> Criterion:
 def plan_of(response: Any, *criteria: dict[str, Any], opens: Any = None, **fields: Any) -> ResponsePlan:
     given = Response(text=response, **fields)
     planner = GroupPlanner(
-        prepared(), GroupContext("Q"), [criterion(**one) for one in criteria], defences=("normalise", "no_content")
+        prepared(),
+        GroupContext("Q"),
+        [criterion(**one) for one in criteria],
+        JudgingOptions(defences=("normalise", "no_content")),
     )
     return planner.plan(judged_content(given, "strip", opens))
 
