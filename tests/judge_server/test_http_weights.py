@@ -128,7 +128,6 @@ async def test_changes_need_a_scope_and_are_audited_and_the_ledger_has_the_finge
         for scopes in (("score", "read"), ("judges:write", "read"), ("score", "read", "judges:write", "admin"))
     ]
     async with service.client(scoring) as http:
-        assert (await http.get(PATH)).status_code == 200
         assert (await http.put(PATH, json={"version": "v"})).status_code == 403
     async with service.client(changing) as http:
         assert (await http.put(PATH, json={"version": "v", "control": CONTROL})).status_code == 403
@@ -146,4 +145,25 @@ async def test_changes_need_a_scope_and_are_audited_and_the_ledger_has_the_finge
     models = {(row["judge"], row["fingerprint"]) for row in rows}
     assert sorted(model for model, _ in models) == ["scripted", two["model"]]
     assert len({fingerprint for _, fingerprint in models}) == 2
+    await service.close()
+
+
+async def test_what_a_project_calls_its_weights_is_shown_only_to_keys_that_may_change_them(
+    tmp_path: Path, new_sqlite: NewSQLite
+) -> None:
+    new_sqlite(tmp_path / "rubrics.db")
+    service = await KeyedService.start(tmp_path, adapters=adapters(tmp_path, "a"))
+    changing = await service.key("score", "judges:write")
+    async with service.client(changing) as http:
+        await change(http, "secret-1", control=CONTROL)
+        loaded = await change(http, "secret-2", "a", step=200, control=CONTROL)
+        assert (await http.get(PATH)).json() == loaded
+        assert "secret-2" in (await http.get("/console/judges")).text
+    for scope in ("read", "score", "admin"):
+        async with service.client(await service.key(scope)) as http:
+            seen, page = await http.get(PATH), await http.get("/console/judges")
+        unnamed = {"version": None, "adapter": None, "step": None, "drift": loaded["drift"] | {"since": None}}
+        assert seen.json() == loaded | unnamed
+        assert seen.headers["etag"] == f'"{loaded["tag"]}"'
+        assert (page.status_code, "secret" in seen.text + page.text) == (200, False)
     await service.close()

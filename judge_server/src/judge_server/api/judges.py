@@ -118,7 +118,11 @@ async def _record(request: Request, action: str, name: str, after: str) -> None:
     responses={200: {"headers": _TAG_HEADERS}, **problem_responses(404, 422, 503)},
 )
 async def read_weights(request: Request, response: Response, name: Name) -> JudgeWeights:
-    """The ETag is the tag of the weights, for `If-Match` of a change. A restarted judge has those of its engine URL."""
+    """The ETag is the tag of the weights, for `If-Match` of a change. A restarted judge has those of its engine URL.
+
+    What another project called its weights is its own: without the scope `judges:write`, `version`, `adapter` and
+    `step` are null.
+    """
     return _answer(request, response, name)
 
 
@@ -227,13 +231,17 @@ def _expected(if_match: str | None) -> str | None:
 
 
 def _answer(request: Request, response: Response, name: str) -> JudgeWeights:
+    """Say which weights a judge has; their labels, which name runs of any project, only to who may change them."""
     service = service_of(request)
     judge = _judge(service, name)
-    weights = judge.executor.weights
+    weights, drift = judge.executor.weights, service.drift.last(project_of(request), name)
+    if "judges:write" not in identity_of(request).permissions:
+        weights = weights._replace(version=None, adapter=None, step=None)
+        drift = None if drift is None else drift.model_copy(update={"since": None})
     response.headers["ETag"] = f'"{weights.tag}"'
     return JudgeWeights(
         judge=name,
         **weights._asdict(),
         refused_calibrations=tuple(judge.refused_calibrations()),
-        drift=service.drift.last(project_of(request), name),
+        drift=drift,
     )
