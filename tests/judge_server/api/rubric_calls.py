@@ -3,8 +3,8 @@
 import httpx2
 import pytest
 
-from tests.judge_server.conftest import Serve
 from tests.judge_server.api.test_rubrics import FIRST, SECOND, publish
+from tests.judge_server.conftest import Serve
 
 PATH = "/v1/rubrics/team/a"
 ALIAS = f"{PATH}/aliases/production"

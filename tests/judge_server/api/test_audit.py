@@ -4,11 +4,11 @@ from typing import Any
 
 import httpx2
 
-from tests.judge_server.evaluation.test_audit import GOOD, STEPS, gamed, run_of
 from tests.judge_server.api.console.test_pages import links, page
 from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.api.test_ledger import post, recorded
 from tests.judge_server.api.test_runs import get
+from tests.judge_server.evaluation.test_audit import GOOD, STEPS, gamed, run_of
 
 __all__ = ["recorded"]
 

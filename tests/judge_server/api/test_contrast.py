@@ -6,8 +6,8 @@ import httpx2
 import pytest
 
 from tests.judge_server.api.console.test_pages import checked, links, page
-from tests.judge_server.test_contrast_weights import body, declared, rewards
 from tests.judge_server.api.test_ledger import post, recorded
+from tests.judge_server.test_contrast_weights import body, declared, rewards
 from trainer_client.wire import GroupRewards, RewardAnswer
 
 __all__ = ["recorded"]

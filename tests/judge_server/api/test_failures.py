@@ -8,9 +8,9 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, GatedEngine, request
-from tests.judge_server.api.test_rewards import rewards
 from trainer_client.rewards import reward
 from trainer_client.steps import has_format
 from trainer_client.wire import ResponseReward, RewardMode

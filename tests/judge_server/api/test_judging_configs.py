@@ -7,9 +7,9 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, RecordingScript, request
-from tests.judge_server.api.test_rewards import rewards
 
 ONE = {"criteria": [{"id": "a", "description": "States that 7 is prime."}]}
 

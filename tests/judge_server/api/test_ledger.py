@@ -16,10 +16,10 @@ from judge_server.ledger import Recorder
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger
 from tests.judge_server import support
+from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.ledger.test_spool import no_space
 from tests.judge_server.support import CRITERIA, STEPPED, request
-from tests.judge_server.api.http.test_bad_input import checked_problem
 
 
 @asynccontextmanager

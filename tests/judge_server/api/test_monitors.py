@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx2
 
-from tests.judge_server.support import request
 from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.api.test_ledger import post, recorded
 from tests.judge_server.api.test_runs import get
+from tests.judge_server.support import request
 
 __all__ = ["recorded"]
 

@@ -18,11 +18,11 @@ from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger, migrations
 from tests.judge_server import support
+from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer
 from tests.judge_server.support import CRITERIA, GatedEngine, advance_time, request
-from tests.judge_server.api.http.test_bad_input import checked_problem
-from tests.judge_server.api.test_rewards import rewards
 from trainer_client.ranking import PairVerdict, rank
 from trainer_client.wire import ComparisonAnswer, RewardAnswer, RewardEvent
 from trainer_client.wire.ledger import RecomputeRequest

@@ -3,10 +3,10 @@
 import httpx2
 import pytest
 
-from tests.judge_server.api.rubric_calls import ALIAS, PATH, move, team_a
-from tests.judge_server.support import CRITERIA
 from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.rubric_calls import ALIAS, PATH, move, team_a
 from tests.judge_server.api.test_rubrics import publish
+from tests.judge_server.support import CRITERIA
 
 __all__ = ["team_a"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.judge_server.support import CRITERIA
 from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.support import CRITERIA
 
 FIRST: dict[str, Any] = {"criteria": CRITERIA[:2]}
 SECOND: dict[str, Any] = {"criteria": CRITERIA[2:]}

@@ -11,9 +11,9 @@ from judge_server.api.ledger import MAX_READ_VERDICTS, read_judged_run
 from judge_server.errors import InvalidRequest
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import JudgedRun, RunRange
-from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.api.test_ledger import post, recorded
+from tests.judge_server.support import CRITERIA, request
 
 __all__ = ["recorded"]
 

@@ -8,10 +8,10 @@ import httpx2
 
 from judge_server.engines.scripted import ScriptedEngine
 from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
-from tests.judge_server.api.http.test_bad_input import checked_problem
 
 
 async def hold(http: httpx2.AsyncClient, verb: str, owner: str = "run", **fields: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import Judged
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.judge import Judge
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import GatedEngine, http_scope, request
-from tests.judge_server.api.test_rewards import rewards
 from trainer_client.wire import RewardEvent
 
 ONE = {"criteria": [{"id": "a", "description": "Is right."}]}

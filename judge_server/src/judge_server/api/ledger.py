@@ -25,7 +25,6 @@ from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.ports import LedgerReader
 from judge_server.ports.stores import LedgerState
-from judge_server.scoring.recompute import UnknownRun
 from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import Problem, VerdictStatus
@@ -158,9 +157,10 @@ async def read_monitors(
         until_step=until_step,
     )
     if found is None:
-        raise UnknownRun(
+        raise NotFound(
             f"The ledger has no step of run {run!r}. GET /v1/runs lists the recorded runs; requests must name their "
-            "step, and verdicts of the last second may not be written yet"
+            "step, and verdicts of the last second may not be written yet",
+            title="Unknown run",
         )
     return found
 
@@ -173,14 +173,15 @@ async def read_judged_run(ledger: LedgerReader, part: RunRange, command: str) ->
     """Return what is known of a part of a run before its verdicts are read; `command` is the one that has no limit.
 
     Raises:
-        UnknownRun: the ledger has no such part.
+        NotFound: the ledger has no such part.
         InvalidRequest: it has more verdicts than `MAX_READ_VERDICTS`.
     """
     judged = await ledger.judged_run(part)
     if not judged.requests:
-        raise UnknownRun(
+        raise NotFound(
             f"The ledger has no record of run {part.run!r} in these steps. GET /v1/runs lists the recorded runs; "
-            "verdicts of the last second may not be written yet"
+            "verdicts of the last second may not be written yet",
+            title="Unknown run",
         )
     if judged.uses > MAX_READ_VERDICTS:
         message = (
@@ -387,9 +388,10 @@ async def read_run(
     )
     report = await reject_unknown_cursor(ledger.run(view))
     if report is None:
-        raise UnknownRun(
+        raise NotFound(
             f"The ledger has no record of run {run!r}. GET /v1/runs lists the recorded runs; verdicts of the last "
-            "second may not be written yet"
+            "second may not be written yet",
+            title="Unknown run",
         )
     return report
 

@@ -16,11 +16,11 @@ import pytest
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from rubric_store import RubricStore
+from tests.judge_server.api.test_ledger import post, recorded
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import CRITERIA, request
-from tests.judge_server.api.test_ledger import post, recorded
 from trainer_client.documentation import SITE_URL, error_url
 from trainer_client.wire.tenants import Limits
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from judge_server.api.console.rubrics import compare, version_tree
 from judge_server.scoring.rubrics import diff_words
 from tests.growth import assert_linear
-from tests.judge_server.auth.keyed import KeyedService
-from tests.judge_server.support import CRITERIA, criteria, request
 from tests.judge_server.api.console.test_pages import HOSTILE, checked, keyed, links, page, recorded, sign_in
 from tests.judge_server.api.test_ledger import post
+from tests.judge_server.auth.keyed import KeyedService
+from tests.judge_server.support import CRITERIA, criteria, request
 from trainer_client.documentation import findings_url
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
 

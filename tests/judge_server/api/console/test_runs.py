@@ -16,9 +16,9 @@ from judge_server.api.console.runs import StepAxis, read_changes
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
 from tests.judge_server import support
-from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.api.console.test_pages import checked, judged, links, page
 from tests.judge_server.api.test_ledger import post, recorded, recording
+from tests.judge_server.support import CRITERIA, STEPPED, request
 
 __all__ = ["recorded"]
 

@@ -13,8 +13,8 @@ from judge_server.api.console.app import create_console
 from rubric_store import RubricStore
 from tests.judge_server.api.console.test_pages import page
 from tests.judge_server.api.console.test_rubrics import token_of
-from tests.judge_server.api.test_ledger import recorded
 from tests.judge_server.api.http.test_sizes import SIZES, UNITS
+from tests.judge_server.api.test_ledger import recorded
 
 __all__ = ["recorded"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, request
-from tests.judge_server.api.test_rewards import rewards
 
 
 async def refused(http: httpx2.AsyncClient, content: str | bytes, status: int = 422) -> dict[str, Any]:

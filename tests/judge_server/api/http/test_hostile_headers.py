@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import pytest
 
+from tests.judge_server.api.console.test_pages import keyed
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.conftest import Serve
-from tests.judge_server.api.console.test_pages import keyed
 
 __all__ = ["keyed"]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from judge_server.api.http import responses
 from judge_server.api.http.responses import encode_json
 from tests.hypothesis_examples import examples
-from tests.judge_server.support import request
 from tests.judge_server.api.test_rewards import rewards
+from tests.judge_server.support import request
 from trainer_client.wire import GroupVerdicts, JudgeInfo, ResponseVerdicts, Usage, Verdict, VerdictAnswer
 
 TEXTS = st.lists(st.sampled_from(['"', "\\", "groups", '"groups":[', ":", "[", "é", "\n"]), max_size=4).map("".join)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -13,7 +13,25 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from judge_server.api.http.responses import ClientDisconnected, add_headers, client_closed_response
-from judge_server.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError, invalid_request
+from judge_server.errors import (
+    AliasMoved,
+    Forbidden,
+    InProgress,
+    InvalidRequest,
+    JudgingFailed,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PreconditionRequired,
+    ServiceError,
+    TooLarge,
+    TooSlow,
+    Unauthorized,
+    UnsupportedMediaType,
+    invalid_field,
+    invalid_request,
+)
 from judge_server.observability.logs import describe_error
 from trainer_client.wire import FieldError, Problem
 from trainer_client.wire.problems import field_errors
@@ -114,31 +132,74 @@ def _methods_of(request: Request) -> list[str]:
     return sorted(method.upper() for method in paths.get(closest, ()))
 
 
+_DESCRIBED: Mapping[int, tuple[str, ServiceError]] = {
+    401: (
+        "The API key is missing or invalid.",
+        Unauthorized("An API key is needed. Send it as Authorization: Bearer adj_…"),
+    ),
+    403: (
+        "The key lacks the scope that the problem names.",
+        Forbidden("This key lacks the scope 'score'. Its scopes are: read."),
+    ),
+    404: ("Not found.", NotFound("There is nothing under that name in this project.")),
+    408: (
+        "The body arrived too slowly.",
+        TooSlow("the body arrived too slowly: 4096 bytes so far; send it within 30 s"),
+    ),
+    409: (
+        "The same request, with the same `Idempotency-Key`, is in progress; `Retry-After` says when to try again.",
+        InProgress("The same request is still being processed; send it again when it is done."),
+    ),
+    412: (
+        "The alias does not point to the version in `If-Match`; `current_version` is the one it points to.",
+        AliasMoved("math/primes@production points to version 3, not 2.", 3),
+    ),
+    413: ("The body exceeds the size limit.", TooLarge("the body is larger than the 67108864 bytes allowed")),
+    414: (
+        "The path and query are too long.",
+        TooLarge("The path and query are too long; send long texts in a body."),
+    ),
+    415: (
+        "The body is not JSON by its `Content-Type`.",
+        UnsupportedMediaType("This route takes JSON, not 'text/plain'; send Content-Type: application/json."),
+    ),
+    422: (
+        "The request is invalid; `errors` names the fields.",
+        invalid_field("groups", "needs at least 1, has 0"),
+    ),
+    428: (
+        "The request has neither `If-Match` nor `If-None-Match`.",
+        PreconditionRequired("A precondition is required: send If-Match."),
+    ),
+    429: (
+        "The queue is full, or the project has reached a limit; `Retry-After` says when to try again.",
+        Overloaded("the queue of the judge is full; try again later"),
+    ),
+    431: ("The headers are too many or too large.", TooLarge("The headers are too many or too large.")),
+    502: (
+        "A verdict failed and the failure policy is `error`.",
+        JudgingFailed("1 of 4 verdicts failed, and on_failure is 'error'"),
+    ),
+    503: (
+        "The service, or a store it needs, is not ready.",
+        NotReady("The judge is still loading; try again in a moment."),
+    ),
+}
+"""By status: when a route responds with it, and an example."""
+
+
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI `responses` for these problem statuses."""
-    meanings = {
-        401: "The API key is missing or invalid.",
-        403: "The key lacks the scope that the problem names.",
-        404: "Not found.",
-        408: "The body arrived too slowly.",
-        409: "The same request, with the same `Idempotency-Key`, is in progress; `Retry-After` says when to try again.",
-        412: "The alias does not point to the version in `If-Match`; `current_version` is the one it points to.",
-        413: "The body exceeds the size limit.",
-        414: "The path and query are too long.",
-        415: "The body is not JSON by its `Content-Type`.",
-        422: "The request is invalid; `errors` names the fields.",
-        428: "The request has neither `If-Match` nor `If-None-Match`.",
-        429: "The queue is full, or the project has reached a limit; `Retry-After` says when to try again.",
-        431: "The headers are too many or too large.",
-        502: "A verdict failed and the failure policy is `error`.",
-        503: "The service, or a store it needs, is not ready.",
-    }
+    """OpenAPI `responses` for these problem statuses, each with an example."""
     if 413 in statuses:  # every route with a body may also respond with 408 and 415
         statuses = (408, *statuses, 415)
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {
-        s: {"description": meanings[s], "content": {"application/problem+json": {"schema": schema}}} for s in statuses
-    }
+    return {status: _described(status) for status in statuses}
+
+
+def _described(status: int) -> dict[str, Any]:
+    meaning, error = _DESCRIBED[status]
+    example = problem_of(error, "req_5d41402abc4b2a76").model_copy(update={"status": status})
+    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example.model_dump(exclude_none=True)}
+    return {"description": meaning, "content": {"application/problem+json": content}}
 
 
 def _response(problem: Problem, headers: dict[str, str]) -> Response:
