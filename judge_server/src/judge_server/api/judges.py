@@ -14,8 +14,8 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Request, Response
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.idempotency import recorder_of
+from judge_server.api.http.requests import StrictRoute
+from judge_server.api.scoring import prepare
 from judge_server.api.service import Service, service_of
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import (
@@ -194,10 +194,7 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
     if body.control.judge not in ("default", name):
         raise invalid_field("control.judge", f"the control set is judged by {name!r}; leave out its judge")
     control = body.control.model_copy(update={"judge": name, "fresh": False})
-    own = [group.rubric for group in control.groups]
-    await refuse_unusable_patterns(
-        service.checker, identity.project_id, control.rubric, own, deadline_s=control.deadline_s
-    )
+    await prepare(request, control)
     return control
 
 
@@ -217,8 +214,8 @@ async def _baseline(request: Request, name: str, control: VerdictRequest) -> Bas
 
 
 async def _judged(request: Request, control: VerdictRequest) -> VerdictAnswer:
-    scorer = service_of(request).scorer(control.judge, recorder_of(request))
-    return await scorer.verdicts(control, request_id=request.state.request_id, project_id=project_of(request))
+    scorer, ids = await prepare(request, control)
+    return await scorer.verdicts(control, **ids)
 
 
 def _expected(if_match: str | None) -> str | None:

@@ -7,18 +7,17 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 from starlette.routing import Match
 from starlette.types import Scope
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
-from judge_server.api.http.problems import problem_responses, stream_lines
+from judge_server.api.http.problems import event_line, lines_response, problem_responses
 from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
 from judge_server.api.http.responses import NDJSON, run_while_connected
 from judge_server.api.service import Service, service_of
-from judge_server.errors import NotFound, NotReady, invalid_field
+from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
@@ -27,7 +26,7 @@ from judge_server.ports import LedgerReader
 from judge_server.ports.stores import LedgerState
 from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
-from trainer_client.wire import Problem, VerdictStatus
+from trainer_client.wire import VerdictStatus
 from trainer_client.wire.ledger import (
     CorrectedRates,
     ExportEvent,
@@ -305,34 +304,24 @@ async def export_run(
         min_reward,
         conversational,
     )
-    stream = exported(service, query)
-    first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
-    return StreamingResponse(stream_lines(first, stream, _export_line, request.state.request_id), media_type=NDJSON)
+    return await lines_response(request, exported(service, query), ExportEvent, _export_line)
 
 
 async def exported(service: Service, query: ExportQuery) -> AsyncGenerator[Row | ExportSummary, None]:
-    """Export a run of the service's ledger; raises what `export` and `read_judged_run` raise.
-
-    Raises:
-        NotReady: the ledger cannot be read.
-    """
+    """Export a run of the service's ledger; raises what `export` and `read_judged_run` raise."""
     ledger, labels = service.readable_ledger(), service.label_store()
     query.check()
-    try:
-        selected = RunRange(query.project_id, query.run, query.first, query.last)
-        await read_judged_run(ledger, selected, "adjudge export")
-        async with aclosing(export(ledger, labels, query)) as stream:
-            async for part in stream:
-                yield part
-    except ConnectionError as error:
-        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+    selected = RunRange(query.project_id, query.run, query.first, query.last)
+    await read_judged_run(ledger, selected, "adjudge export")
+    async with aclosing(export(ledger, labels, query)) as stream:
+        async for part in stream:
+            yield part
 
 
-async def _export_line(part: Row | ExportSummary | Problem) -> list[bytes]:
+async def _export_line(part: Row | ExportSummary) -> list[bytes]:
     if isinstance(part, dict):
         return [b'{"row":' + row_line(part) + b"}\n"]
-    field = "problem" if isinstance(part, Problem) else "summary"
-    return [ExportEvent(**{field: part}).model_dump_json(exclude_unset=True).encode() + b"\n"]
+    return [event_line(ExportEvent, summary=part)]
 
 
 def row_line(row: Row) -> bytes:

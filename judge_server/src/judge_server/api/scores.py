@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Depends, Request, Response
 from pydantic import Field, ValidationError, model_validator
 
-from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.auth import RequiredScope
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
-from judge_server.api.service import service_of
+from judge_server.api.idempotency import IdempotencyKey
+from judge_server.api.scoring import prepare
 from judge_server.errors import JudgingFailed, ServiceError
-from judge_server.observability.logs import bind_log_context
 from trainer_client.wire import FieldError, RewardAnswer
 from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestModel, SafeInt
 from trainer_client.wire.groups import Group, RubricRef, RunName
@@ -285,13 +284,10 @@ async def rerank(
 
 
 async def _compute_rewards(request: Request, body: ScoreRequest | RerankRequest, key: str | None) -> RewardAnswer:
-    reward_request = body.rewards()
-    bind_log_context(run=reward_request.run)
-    scorer = service_of(request).scorer(reward_request.judge, recorder_of(request))
-    project_id, record = project_of(request), await record_id_of(request, key)
-    work = scorer.score(reward_request, request_id=request.state.request_id, project_id=project_id, record_id=record)
+    asked = body.rewards()
+    scorer, ids = await prepare(request, asked, key)
     try:
-        return await run_while_connected(request, work)
+        return await run_while_connected(request, scorer.score(asked, **ids))
     except JudgingFailed as error:
         raise JudgingFailed(f"{MISSING_SCORE_DETAIL}. {error.detail}") from None
     except ServiceError as error:

@@ -193,12 +193,14 @@ def create_console(service: Service) -> Starlette:
         yield
 
     routes = [Route("/", _home), *(route for router in _ROUTERS for route in router.routes(console))]
-    return Starlette(
+    app = Starlette(
         routes=[*routes, Route("/static/{file}", static_file)],
         middleware=[Middleware(ConsoleAccess, service=service, error_page=console.error_page)],
         lifespan=with_templates,
         exception_handlers={HTTPException: on_http, ClientDisconnected: on_disconnect, Exception: on_any},
     )
+    app.state.service = service
+    return app
 
 
 async def _home(request: Request) -> Response:

@@ -9,10 +9,17 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from judge_server.api.http.responses import ClientDisconnected, add_headers, client_closed_response
+from judge_server.api.http.responses import (
+    NDJSON,
+    ClientDisconnected,
+    add_headers,
+    client_closed_response,
+    run_while_connected,
+)
 from judge_server.errors import (
     AliasMoved,
     Forbidden,
@@ -114,9 +121,8 @@ def install_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ConnectionError)
     async def store_error(request: Request, error: ConnectionError) -> Response:
-        log.warning("request %s needs a store that cannot be reached: %s", request.state.request_id, error)
-        detail = f"{STORE_UNAVAILABLE_DETAIL} ({describe_error(error)})"
-        return problem_response(NotReady(detail, retry_after_s=2), request.state.request_id)
+        request_id = request.state.request_id
+        return problem_response(_store_unavailable(error, request_id), request_id)
 
     @app.exception_handler(Exception)
     async def internal_error(request: Request, error: Exception) -> Response:
@@ -209,22 +215,47 @@ def _response(problem: Problem, headers: dict[str, str]) -> Response:
     return response
 
 
-async def stream_lines(
-    first: PartT,
+async def lines_response(
+    request: Request,
     stream: AsyncGenerator[PartT, None],
-    encode: Callable[[PartT | Problem], Awaitable[list[bytes]]],
-    request_id: str,
-) -> AsyncIterator[bytes]:
-    """Encode the parts of a stream as lines; if it fails midway, the last line is a problem."""
-    async with aclosing(stream):
-        for block in await encode(first):
-            yield block
-        try:
-            async for part in stream:
-                for block in await encode(part):
-                    yield block
-        except ServiceError as error:
-            yield (await encode(problem_of(error, request_id)))[0]
-        except Exception:
-            log.exception("request %s failed", request_id)
-            yield (await encode(problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))[0]
+    event: type[BaseModel],
+    encode: Callable[[PartT], Awaitable[list[bytes]]],
+) -> Response:
+    """Respond with the parts of a stream as lines of JSON; if it fails midway, the last line is a problem.
+
+    The first part is awaited before the response begins, so that a request that is refused has the status of its error.
+    Each line is an `event`, whose field `problem` is that of an error; `encode` writes the others, in blocks.
+    """
+    request_id = request.state.request_id
+    first = await run_while_connected(request, anext(stream))
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with aclosing(stream):
+            for block in await encode(first):
+                yield block
+            error: ServiceError
+            try:
+                async for part in stream:
+                    for block in await encode(part):
+                        yield block
+                return
+            except ServiceError as raised:
+                error = raised
+            except ConnectionError as raised:
+                error = _store_unavailable(raised, request_id)
+            except Exception:
+                log.exception("request %s failed", request_id)
+                error = ServiceError(INTERNAL_ERROR_DETAIL)
+            yield event_line(event, problem=problem_of(error, request_id))
+
+    return StreamingResponse(lines(), media_type=NDJSON)
+
+
+def event_line(event: type[BaseModel], **part: object) -> bytes:
+    """Encode an event with one field, which is not validated, as a line."""
+    return event.model_construct(**part).model_dump_json(exclude_unset=True).encode() + b"\n"  # type: ignore[arg-type]
+
+
+def _store_unavailable(error: ConnectionError, request_id: str) -> NotReady:
+    log.warning("request %s needs a store that cannot be reached: %s", request_id, error)
+    return NotReady(f"{STORE_UNAVAILABLE_DETAIL} ({describe_error(error)})", retry_after_s=2)
