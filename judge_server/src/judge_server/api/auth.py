@@ -2,13 +2,9 @@
 
 `AccessMiddleware` identifies the caller before the body is read. `RequiredScope` is the dependency by which a router or
 route declares its scope; it checks the scope before the route runs and adds it to the OpenAPI document.
-
-A request without a key must name a loopback host in its `Host` header. Otherwise a web page could point its own host
-name at 127.0.0.1 and read the responses (DNS rebinding); the browser then sends the page's host name.
 """
 
 import base64
-import ipaddress
 from typing import Annotated
 
 from fastapi import Request, Security
@@ -16,11 +12,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from judge_server.api.http.middleware import require_loopback_host
 from judge_server.api.http.problems import problem_response
 from judge_server.api.service import service_of
 from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_context
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import Forbidden, ServiceError
+from judge_server.errors import ServiceError
 from judge_server.observability.logs import bind_log_context
 from judge_server.scheduling.time_sharing import next_slice
 from trainer_client.wire.tenants import Scope as KeyScope
@@ -148,36 +145,3 @@ def identity_of(request: Request) -> Identity:
 def project_of(request: Request) -> str:
     """The project of the caller."""
     return identity_of(request).project_id
-
-
-def require_loopback_host(headers: Headers) -> None:
-    """Reject a request whose `Host` is not a loopback host; a request without `Host` passes.
-
-    Raises:
-        Forbidden: `Host` is neither `localhost` nor a loopback address.
-    """
-    host = headers.get("host")
-    if host is None or is_loopback(_name_of(host)):
-        return
-    raise Forbidden(
-        f"Without a key this service answers to localhost and 127.0.0.1, and not to {host[:100]!r}. Use one of those "
-        "names, or send an API key: adjudge keys create --scope score"
-    )
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address always refers to the local machine."""
-    name = name.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _name_of(host: str) -> str:
-    """The host name in a `Host` header, without the port or the brackets of an IPv6 address."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]

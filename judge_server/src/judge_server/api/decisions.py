@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import Discriminator, Field, JsonValue, Tag, ValidationError, model_validator
 
-from judge_server.api.auth import RequiredScope
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.idempotency import IdempotencyKey
 from judge_server.api.scoring import prepare
@@ -432,9 +431,7 @@ def level_answer(question: LevelQuestion, reached: Sequence[float]) -> LevelAnsw
     )
 
 
-decisions_router = APIRouter(
-    prefix="/v1", tags=["decisions"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+decisions_router = api_router("decisions", "score")
 
 SYSTEM_ONE_EXAMPLE: dict[str, Any] = {
     "model": "default",

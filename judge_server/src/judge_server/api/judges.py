@@ -10,11 +10,11 @@ import logging
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Request, Response
+from fastapi import Body, Header, Path, Request, Response
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.scoring import prepare
 from judge_server.api.service import Service, service_of
 from judge_server.auth.authenticator import require_scope
@@ -36,9 +36,7 @@ from trainer_client.wire.judges import JudgeLease, JudgeSleep, JudgeWeights, Res
 
 log = logging.getLogger("adjudge")
 
-router = APIRouter(
-    prefix="/v1/judges", tags=["judges"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("judges:write"))]
-)
+router = api_router("judges", "judges:write", prefix="/v1/judges")
 
 Name = Annotated[
     str,
@@ -47,12 +45,7 @@ Name = Annotated[
 _RESPONSES = problem_responses(404, 413, 422)
 _OTHERS = "another project"
 
-weights_router = APIRouter(
-    prefix="/v1/judges",
-    tags=["judges"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("read", "judges:write"))],
-)
+weights_router = api_router("judges", "read", "judges:write", prefix="/v1/judges")
 
 IfMatch = Annotated[
     str | None,

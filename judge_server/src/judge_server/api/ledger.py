@@ -5,16 +5,16 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 from starlette.routing import Match
 from starlette.types import Scope
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.http.problems import event_line, lines_response, problem_responses
-from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
+from judge_server.api.http.requests import After, Limit, api_router, reject_unknown_cursor
 from judge_server.api.http.responses import NDJSON, run_while_connected
 from judge_server.api.service import Service, service_of
 from judge_server.errors import NotFound, invalid_field
@@ -43,7 +43,7 @@ from trainer_client.wire.ledger import (
 from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.run_audits import MAX_AGAINST, RunAudit
 
-ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
+ledger_router = api_router("ledger", "read")
 
 
 @ledger_router.get(
@@ -85,7 +85,7 @@ async def ledger_state(request: Request) -> LedgerState:
     return LedgerState(keeps="nothing") if recorder is None else recorder.state()
 
 
-runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
+runs_router = api_router("ledger", "read", prefix="/v1/runs")
 
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
@@ -124,9 +124,7 @@ class SuffixRoute(APIRoute):
         return super().matches(scope)
 
 
-run_parts_router = APIRouter(
-    prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))], route_class=SuffixRoute
-)
+run_parts_router = api_router("ledger", "read", prefix="/v1/runs", route_class=SuffixRoute)
 
 
 @run_parts_router.get(
@@ -385,9 +383,7 @@ async def read_run(
     return report
 
 
-measures_router = APIRouter(
-    prefix="/v1", tags=["ledger"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+measures_router = api_router("ledger", "score")
 
 _MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25, "rubric/left_out": 0.0}}
 
@@ -410,12 +406,7 @@ async def write_measures(
     return body
 
 
-router = APIRouter(
-    prefix="/v1",
-    tags=["ledger"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("read", write_scope="labels:write"))],
-)
+router = api_router("ledger", "read", "labels:write")
 
 _EXAMPLE = {"run": "llama-srar-3", "labels": [{"verdict": "AAYVmZmZmZmZAAAAAAAAAQAAAAAAAAAB", "met": False}]}
 

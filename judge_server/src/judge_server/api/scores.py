@@ -3,12 +3,11 @@
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import Field, ValidationError, model_validator
 
-from judge_server.api.auth import RequiredScope
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.idempotency import IdempotencyKey
 from judge_server.api.scoring import prepare
@@ -206,9 +205,7 @@ def _as_tuple(texts: str | tuple[str, ...]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else texts
 
 
-scores_router = APIRouter(
-    prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+scores_router = api_router("scores", "score")
 
 PROBLEM_RESPONSES = problem_responses(404, 413, 422, 429, 502, 503)
 

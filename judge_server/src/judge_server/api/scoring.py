@@ -8,12 +8,12 @@
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import BaseModel
 
-from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.auth import project_of
 from judge_server.api.http.problems import event_line, lines_response, problem_responses
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
+from judge_server.api.http.requests import api_router, refuse_unusable_patterns
 from judge_server.api.http.responses import NDJSON, BlocksResponse, encode_json, run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, is_of_worker, record_id_of, recorder_of
 from judge_server.api.service import service_of
@@ -38,9 +38,7 @@ from trainer_client.wire.ledger import (
     RecomputeSummary,
 )
 
-rewards_router = APIRouter(
-    prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+rewards_router = api_router("rewards", "score")
 
 REWARDS_EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",
@@ -145,9 +143,7 @@ async def _reward_line(part: StreamPart) -> list[bytes]:
     return blocks
 
 
-verdicts_router = APIRouter(
-    prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+verdicts_router = api_router("verdicts", "score")
 
 VERDICTS_EXAMPLE: dict[str, Any] = {
     "rubric": {
@@ -188,9 +184,7 @@ async def verdicts(
     return await _respond(request, scorer.verdicts(body, **ids))
 
 
-comparisons_router = APIRouter(
-    prefix="/v1", tags=["comparisons"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+comparisons_router = api_router("comparisons", "score")
 
 COMPARISONS_EXAMPLE: dict[str, Any] = {
     "question": "Which response explains it better to a child?",
@@ -224,12 +218,7 @@ async def comparisons(
     return await _respond(request, work)
 
 
-recompute_router = APIRouter(
-    prefix="/v1",
-    tags=["rewards"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("score", checks_budget=False))],
-)
+recompute_router = api_router("rewards", "score", checks_budget=False)
 
 
 @recompute_router.post(

@@ -22,8 +22,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from judge_server.api.auth import CONSOLE, authorization_of, require_loopback_host
+from judge_server.api.auth import CONSOLE, authorization_of
 from judge_server.api.console.forms import Form
+from judge_server.api.http.middleware import require_loopback_host
 from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS, Identity, identity_context
 from judge_server.auth.authenticator import require_scope
