@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.api.auth import OPEN_PATHS, AccessMiddleware
+from judge_server.api.auth import OPEN_PATHS, AccessMiddleware, ApiCallers, refuse
 from judge_server.auth import Identity
 from judge_server.auth.authenticator import UsageMeter
 from rubric_store.ledger.rows import UseFilter, VerdictKey
@@ -320,7 +320,8 @@ async def test_a_burst_of_requests_without_a_key_begins_one_request_per_iteratio
         nonlocal began
         began += 1
 
-    access = AccessMiddleware(page, authenticator=InMemoryApiKeyStore().authenticator())
+    callers = ApiCallers(InMemoryApiKeyStore().authenticator())
+    access = AccessMiddleware(page, identify=callers, refuse=refuse)
     scope = {"type": "http", "path": "/openapi.json", "headers": [], "state": {}}
     burst = [asyncio.create_task(access(dict(scope), _unused, _unused)) for _ in range(20)]
     seen = [0]

@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from judge_server.api import decisions, judges, ledger, operations, probes, projects, rubrics, scores, scoring
-from judge_server.api.auth import CONSOLE, AccessMiddleware
+from judge_server.api.auth import CONSOLE, AccessMiddleware, ApiCallers, refuse
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
 from judge_server.api.console import create_console
@@ -107,7 +107,7 @@ def create_app(
     app.include_router(probes.health_router)
     app.mount(CONSOLE, console)
     problems.install_problem_handlers(app)
-    app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
+    app.add_middleware(AccessMiddleware, identify=ApiCallers(service.authenticator), refuse=refuse)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)
     app.add_middleware(RequestLoggingMiddleware)
     keys_are_optional = service.authenticator is not None and not service.authenticator.required

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 from fastapi import Body, Header, Path, Request, Response
 
-from judge_server.api.auth import identity_of, project_of
+from judge_server.api.auth import identity_of, project_of, require_permission
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import api_router
 from judge_server.api.scoring import prepare
 from judge_server.api.service import Service, service_of
-from judge_server.auth.authenticator import require_scope
 from judge_server.errors import (
     CannotLoad,
     CannotSleep,
@@ -180,10 +179,7 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
     """Return the control set of a change, as a request to this judge. Raises as `POST /v1/verdicts` does."""
     if body.control is None:
         return None
-    service, identity = service_of(request), identity_of(request)
-    require_scope(identity, "score")
-    if service.authenticator is not None:
-        await service.authenticator.usage.check_budget(identity)
+    await require_permission(request, "score")
     if body.control.judge not in ("default", name):
         raise invalid_field("control.judge", f"the control set is judged by {name!r}; leave out its judge")
     control = body.control.model_copy(update={"judge": name, "fresh": False})
