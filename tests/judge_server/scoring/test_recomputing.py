@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always
-from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused
+from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused
 from judge_server.ledger.rows import rows_of
-from judge_server.scoring.recompute import UnknownRun, recompute
+from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
 from tests.hypothesis_examples import examples
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
@@ -247,7 +247,7 @@ async def test_with_on_failure_error_a_failed_verdict_aborts_recomputing(ledger:
 async def test_a_run_without_records_is_unknown(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(step=3))
     for wanted in ({"run": "no-such-run"}, {"run": run, "first_step": 4}, {"run": run, "protocol": "likert"}):
-        with pytest.raises(UnknownRun, match="has no records of run"):
+        with pytest.raises(NotFound, match="has no records of run"):
             await recomputed(ledger, **wanted)
 
 
