@@ -57,7 +57,7 @@ from judge_server.operations.queues import CeleryQueue, celery_app
 from judge_server.operations.runner import dispatch_with, work_on
 from judge_server.operations.service import Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
-from judge_server.ports import OperationKind, RateLimiter
+from judge_server.ports import RateLimiter
 from judge_server.scheduling.time_sharing import rest_if_due, run_in_thread
 from judge_server.scoring.cache import redis_url_of
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
@@ -69,6 +69,7 @@ from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client import AsyncClient
 from trainer_client.client.connection import transport_options
 from trainer_client.wire import Criterion
+from trainer_client.wire.operations import OperationKind
 from trainer_client.wire.tenants import SCOPES, ApiKey
 
 _REDIS = ("redis://", "rediss://")

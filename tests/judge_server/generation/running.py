@@ -9,11 +9,12 @@ from judge_server.generation.generator import Generator
 from judge_server.generation.results import RunFolder
 from judge_server.generation.writer import Writer
 from judge_server.operations.generation_run import GenerationRun, GenerationSettings
-from judge_server.ports import OperationProgress, RubricSource
+from judge_server.ports import RubricSource
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore, SQLOperations
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyScript
+from trainer_client.wire.operations import OperationProgress
 
 
 class ToyRuns:

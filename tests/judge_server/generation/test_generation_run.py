@@ -13,13 +13,14 @@ from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.results import FolderInUse, RunFolder, read_failures, read_records, split_of
 from judge_server.generation.writer import Writer
 from judge_server.operations.runner import MAX_CONSECUTIVE_FAILURES
-from judge_server.ports import CallFailure, OperationProgress
+from judge_server.ports import CallFailure
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.generation.running import ToyRuns, kinds, write
 from tests.judge_server.generation.toy import ToyGenerator, ToyRow, ToyScript, good, lines, questions, read_lines
 from trainer_client.wire import RubricContent
+from trainer_client.wire.operations import OperationProgress
 
 
 @pytest.fixture

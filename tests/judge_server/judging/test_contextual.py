@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import TooLarge
-from judge_server.judging.calibration import NEUTRAL, StoredCalibration, relate, relative_probability
+from judge_server.judging.calibration import NEUTRAL, RelativeVerdict, StoredCalibration, relative_probability
 from judge_server.judging.prompts.fencing import fence
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import collect
@@ -136,7 +136,9 @@ async def test_a_failed_verdict_on_the_empty_response_fails_the_verdict_and_is_a
 
 
 def test_a_verdict_without_probabilities_fails() -> None:
-    outcome = relate(JudgeResult(1.0, 0.9, raw_probability=0.9), JudgeResult(1.0), DEFAULT)
+    outcome = RelativeVerdict.of(b"a", b"b", DEFAULT).combine(
+        [JudgeResult(1.0, 0.9, raw_probability=0.9), JudgeResult(1.0)]
+    )
     assert isinstance(outcome, CallFailure)
     assert outcome.kind == "engine"
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from judge_server.operations.queues import TASK, CeleryQueue, LocalQueue, celery_app
 from judge_server.operations.runner import ChunkRunner
 from judge_server.operations.service import Dispatcher, Operations
-from judge_server.ports import ChunkQueue, Operation
+from judge_server.ports import ChunkQueue
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
-from trainer_client.wire.operations import TERMINAL_STATES, ScoreOperation
+from trainer_client.wire.operations import TERMINAL_STATES, Operation, ScoreOperation
 from trainer_client.wire.usage import Usage
 
 PROJECT = "p"

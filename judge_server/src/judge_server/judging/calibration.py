@@ -36,6 +36,14 @@ SATISFIED_THRESHOLD = 0.5
 _CLIP = 1e-9
 
 
+def sigmoid(log_odds: float) -> float:
+    """Return the probability with these log-odds, without overflow."""
+    if log_odds >= 0:
+        return 1.0 / (1.0 + math.exp(-log_odds))
+    odds = math.exp(log_odds)
+    return odds / (1.0 + odds)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbabilityMap:
     """A map from raw to calibrated probabilities that keeps their order, and the threshold of a yes.
@@ -86,11 +94,7 @@ class ProbabilityMap:
         if (self.slope, self.intercept, self._slope_of_no) == (1.0, 0.0, 1.0):
             return raw
         clipped = min(max(raw, _CLIP), 1.0 - _CLIP)
-        log_odds = self.slope * math.log(clipped) - self._slope_of_no * math.log1p(-clipped) + self.intercept
-        if log_odds >= 0:
-            return 1.0 / (1.0 + math.exp(-log_odds))
-        odds = math.exp(log_odds)
-        return odds / (1.0 + odds)
+        return sigmoid(self.slope * math.log(clipped) - self._slope_of_no * math.log1p(-clipped) + self.intercept)
 
     def _interpolate(self, raw: float) -> float:
         after = bisect_right(self.points, raw, key=lambda point: point[0])
@@ -314,38 +318,25 @@ class RelativeVerdict(NamedTuple):
         return self.asked, self.content_free
 
     def combine(self, outcomes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
-        """Return the verdict from the outcomes of both calls; see `relate`."""
+        """Return the verdict from the uncalibrated outcomes of both calls; a failure if either failed."""
         asked, content_free = outcomes
-        return relate(asked, content_free, self.scaling)
-
-
-def relate(
-    asked: JudgeResult | CallFailure, content_free: JudgeResult | CallFailure, scaling: ProbabilityMap
-) -> JudgeResult | CallFailure:
-    """Return the verdict on a response relative to that on an empty one; a failure if either failed.
-
-    Args:
-        asked: the outcome for the response, uncalibrated.
-        content_free: the outcome for the empty response, uncalibrated.
-        scaling: the map from raw to calibrated probabilities.
-    """
-    if isinstance(asked, CallFailure):
-        return asked
-    if isinstance(content_free, CallFailure):
-        detail = f"contextual calibration needs a verdict on an empty response, which failed: {content_free.detail}"
-        return CallFailure(content_free.kind, detail)
-    given, without = asked.raw_probability, content_free.raw_probability
-    if given is None or without is None:
-        return CallFailure("engine", "contextual calibration needs probabilities, and the judge gave none")
-    raw = relative_probability(given, without)
-    probability = scaling.calibrate(raw)
-    return replace(
-        asked,
-        score=1.0 if probability >= scaling.threshold else 0.0,
-        probability=probability,
-        raw_probability=raw,
-        content_free_probability=without,
-    )
+        if isinstance(asked, CallFailure):
+            return asked
+        if isinstance(content_free, CallFailure):
+            detail = f"contextual calibration needs a verdict on an empty response, which failed: {content_free.detail}"
+            return CallFailure(content_free.kind, detail)
+        given, without = asked.raw_probability, content_free.raw_probability
+        if given is None or without is None:
+            return CallFailure("engine", "contextual calibration needs probabilities, and the judge gave none")
+        raw = relative_probability(given, without)
+        probability = self.scaling.calibrate(raw)
+        return replace(
+            asked,
+            score=1.0 if probability >= self.scaling.threshold else 0.0,
+            probability=probability,
+            raw_probability=raw,
+            content_free_probability=without,
+        )
 
 
 def relative_probability(given: float, without: float) -> float:

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from judge_server.judging.calibration import SATISFIED_THRESHOLD, Fitted
+from judge_server.judging.calibration import SATISFIED_THRESHOLD, Fitted, sigmoid
 from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.replies import probability_of
 from judge_server.judging.results import CallOutcome
 from judge_server.ports import Batch, CallFailure, JudgeResult
 from trainer_client.wire import MemberVerdict
@@ -114,7 +115,7 @@ class WeightedMean:
     def posterior(self, outcomes: Sequence[CallOutcome]) -> Posterior:
         """Combine the outcomes, of which at least one is a verdict."""
         pairs = zip(self.weights, outcomes, strict=True)
-        given = [(w, _probability(one)) for w, one in pairs if isinstance(one, JudgeResult)]
+        given = [(w, probability_of(one)) for w, one in pairs if isinstance(one, JudgeResult)]
         known, total = math.fsum(w for w, _ in given), math.fsum(self.weights)
         yes = math.fsum(w * p for w, p in given)
         return Posterior(yes / total, yes / known, (yes + total - known) / total)
@@ -164,7 +165,7 @@ class DawidSkene:
             else:
                 either = self.log_odds(member, True), self.log_odds(member, False)
                 low, high = low + min(either), high + max(either)
-        return Posterior(_sigmoid(known + low), _sigmoid(known), _sigmoid(known + high))
+        return Posterior(sigmoid(known + low), sigmoid(known), sigmoid(known + high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,32 +247,40 @@ class CombinedPlan(ResponsePlan):
     rule: CombinationRule = CascadeRule(Band(0.0, 1.0))
 
 
-class StoredBand(Fitted):
-    """A version of a cascade's band that `adjudge cascade` fitted and stored, and the judges that it holds for.
+class FittedRule(Fitted):
+    """A version of a rule that was fitted and stored, and the judges that it holds for.
 
     Attributes:
         name, version: what it is called; a version never changes.
-        judges: the fingerprints of the small and the large judge, calibrations included.
+        judges: the fingerprints of the judges, calibrations included.
         models: the names of their models, for messages.
         config: the judging configuration, by field.
-        low, high: the band.
-        error: the wanted rate of verdicts that differ from the large judge's.
         fitted_on: digest of the verdicts that it was fitted on; `items` is their number.
         measured: figures on rows that it was not fitted on, by name, each with `value`, `low`, `high` and `n`.
     """
 
-    kind: Literal["band"] = "band"
     name: str
     version: Annotated[int, Field(ge=1)]
-    judges: tuple[str, str]
-    models: tuple[str, str]
+    judges: tuple[str, ...]
+    models: tuple[str, ...]
     config: Mapping[str, Any]
-    low: float
-    high: float
-    error: float
     fitted_on: str
     items: int
     measured: Mapping[str, Mapping[str, float | None]] = {}
+
+
+class StoredBand(FittedRule):
+    """The band of a cascade of a small and a large judge, which `adjudge cascade` fitted for a wanted `error`.
+
+    The error is the rate of verdicts that differ from the large judge's.
+    """
+
+    kind: Literal["band"] = "band"
+    judges: tuple[str, str]
+    models: tuple[str, str]
+    low: float
+    high: float
+    error: float
 
     @model_validator(mode="after")
     def _is_a_band(self) -> "StoredBand":
@@ -284,27 +293,17 @@ class StoredBand(Fitted):
         return CascadeRule(Band(self.low, self.high))
 
 
-class StoredDawidSkene(Fitted):
-    """A version of a panel's error rates that `adjudge panel` fitted and stored; the fields are those of `StoredBand`.
+class StoredDawidSkene(FittedRule):
+    """A panel's error rates, which `adjudge panel` fitted: the numbers of `DawidSkene`, in the order of `judges`.
 
-    Attributes:
-        prevalence, sensitivity, specificity: the numbers of `DawidSkene`, in the order of `judges`.
-        labels: how many of the `items` had a label that the fit used.
+    Of the `items`, `labels` had a label that the fit used.
     """
 
     kind: Literal["dawid-skene"] = "dawid-skene"
-    name: str
-    version: Annotated[int, Field(ge=1)]
-    judges: tuple[str, ...]
-    models: tuple[str, ...]
-    config: Mapping[str, Any]
     prevalence: float
     sensitivity: tuple[float, ...]
     specificity: tuple[float, ...]
     labels: int
-    fitted_on: str
-    items: int
-    measured: Mapping[str, Mapping[str, float | None]] = {}
 
     @model_validator(mode="after")
     def _is_a_model(self) -> "StoredDawidSkene":
@@ -388,14 +387,3 @@ def only(plan: ResponsePlan, digests: set[bytes]) -> ResponsePlan:
     wanted = [one._replace(digests=tuple([d for d in one.digests if d in digests])) for one in _asked(plan)]
     pending = tuple([one for one in wanted if one.digests])
     return replace(plan.with_calls_for(needed), pending=pending, content_free=content_free, combinations=combinations)
-
-
-def _probability(result: JudgeResult) -> float:
-    return result.score if result.probability is None else result.probability
-
-
-def _sigmoid(log_odds: float) -> float:
-    if log_odds >= 0:
-        return 1.0 / (1.0 + math.exp(-log_odds))
-    odds = math.exp(log_odds)
-    return odds / (1.0 + odds)

@@ -268,11 +268,12 @@ def combine_turns(
     if failed and not deciding:
         return failed[0]
     sign = -1.0 if avoided else 1.0
-    turn, extreme = min(deciding or given, key=lambda pair: sign * _probability_of(pair[1]))
+    turn, extreme = min(deciding or given, key=lambda pair: sign * probability_of(pair[1]))
     return replace(extreme, step=turn if deciding else WHOLE_RESPONSE)
 
 
-def _probability_of(result: JudgeResult) -> float:
+def probability_of(result: JudgeResult) -> float:
+    """Return the probability of a verdict, or its score if it has none."""
     return result.score if result.probability is None else result.probability
 
 

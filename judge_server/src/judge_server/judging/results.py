@@ -88,11 +88,6 @@ class Costs:
             return self
         return Costs(*map(operator.add, _numbers(self), _numbers(other)))
 
-    @classmethod
-    def total(cls, costs: Iterable["Costs"]) -> "Costs":
-        """Return the sum."""
-        return cls(*map(sum, zip(*map(_numbers, costs), strict=True)))
-
 
 _numbers = operator.attrgetter(*[one.name for one in fields(Costs)])
 
@@ -177,7 +172,6 @@ class JudgingProgress:
     def __init__(self) -> None:
         self.known: dict[bytes, CallOutcome] = {}
         self._told, self._new = Outcomes(), Outcomes()
-        self._spent: list[Costs] = []
         self._plans: list[ResponsePlan] = []
         self._plans_of: dict[bytes, list[int]] = {}
         self._missing: list[int] = []
@@ -206,11 +200,11 @@ class JudgingProgress:
 
     def charge(self, costs: Costs) -> None:
         """Add what calls for this request have cost."""
-        self._spent.append(costs)
+        self._new.costs += costs
 
     def total(self) -> Outcomes:
         """Return everything so far."""
-        total = Outcomes(costs=Costs.total(self._spent))
+        total = Outcomes()
         total.add(self._told)
         total.add(self._new)
         return total
@@ -242,10 +236,9 @@ class JudgingProgress:
             await asyncio.gather(judging, return_exceptions=True)
 
     def _take(self) -> Judged:
-        self._new.costs += Costs.total(self._spent)
         judged = Judged(tuple(self._complete), self._new)
         self._told.add(self._new)
-        self._spent, self._complete, self._new = [], [], Outcomes()
+        self._complete, self._new = [], Outcomes()
         return judged
 
     def _mark_complete(self, index: int) -> None:

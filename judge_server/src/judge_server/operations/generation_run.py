@@ -27,10 +27,11 @@ from judge_server.operations import service
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
-from judge_server.ports import Operation, OperationProgress, OperationStore, RubricSource
+from judge_server.ports import OperationStore, RubricSource
 from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import NewChunk, NewOperation
+from trainer_client.wire.operations import Operation, OperationProgress
 from trainer_client.wire.problems import field_errors
 
 _ALL = 2**31 - 1

@@ -30,9 +30,9 @@ from judge_server.operations.handlers.base import (
 )
 from judge_server.operations.queues import LocalQueue
 from judge_server.operations.service import DISPATCH_INTERVAL_S, Dispatcher, OperationHandlers, Operations
-from judge_server.ports import Operation, OperationStore
+from judge_server.ports import OperationStore
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
-from trainer_client.wire.operations import OperationKind
+from trainer_client.wire.operations import Operation, OperationKind
 
 log = logging.getLogger("adjudge")
 

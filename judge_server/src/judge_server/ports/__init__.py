@@ -49,7 +49,6 @@ from judge_server.ports.stores import (
     RunReader,
     VerdictCache,
 )
-from trainer_client.wire.operations import Operation, OperationKind, OperationProgress, OperationState, ResultPage
 
 __all__ = [
     "IMAGE_TOKENS",
@@ -76,10 +75,6 @@ __all__ = [
     "LintFinding",
     "LoadingEngine",
     "NamedRubric",
-    "Operation",
-    "OperationKind",
-    "OperationProgress",
-    "OperationState",
     "OperationStore",
     "Option",
     "PoolState",
@@ -87,7 +82,6 @@ __all__ = [
     "RateLimiter",
     "Reasoning",
     "Reply",
-    "ResultPage",
     "RubricFile",
     "RubricSource",
     "RubricTexts",

@@ -10,26 +10,11 @@ from typing import Protocol
 
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewOperation, OperationCounts, Submission
 from trainer_client.wire.operations import (
-    TERMINAL_STATES,
     Operation,
-    OperationKind,
     OperationList,
-    OperationProgress,
     OperationState,
     ResultPage,
 )
-
-__all__ = [
-    "TERMINAL_STATES",
-    "ChunkQueue",
-    "Operation",
-    "OperationKind",
-    "OperationProgress",
-    "OperationState",
-    "OperationStore",
-    "ResultPage",
-]
-
 
 MAX_PAGE_RESULTS = 1000
 """The maximum number of results in one page."""

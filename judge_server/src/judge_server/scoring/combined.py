@@ -31,9 +31,9 @@ from judge_server.judging.preparation import check_votes
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
+    NO_COSTS,
     Caller,
     CallOutcome,
-    Costs,
     Judged,
     JudgingProgress,
     MemberCosts,
@@ -315,7 +315,7 @@ class _CombinedRequest:
         self._joined: list[set[bytes]] = [set() for _ in judge.names]
         self._escalated: dict[int, set[bytes]] = {}
         self._waiting: list[int] = []
-        self._costs: list[list[Costs]] = [[] for _ in judge.names]
+        self._costs = [NO_COSTS for _ in judge.names]
         self._said: list[list[CallOutcome | None]] = []
         self._lost = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -361,7 +361,7 @@ class _CombinedRequest:
             async with aclosing(member.judge(parts, self._deadline, caller=self._caller)) as judging:
                 async for judged in judging:
                     found.add(judged.outcomes)
-                    self._costs[place].append(judged.outcomes.costs)
+                    self._costs[place] += judged.outcomes.costs
                     self._progress.charge(judged.outcomes.costs)
                     open_.difference_update(judged.complete)
                     for number in judged.complete:
@@ -439,7 +439,7 @@ class _CombinedRequest:
         for name, costs, outcomes in zip(self._judge.names, self._costs, by_member, strict=True):
             said = [one for one in outcomes if one is not None]
             failed = sum(isinstance(one, CallFailure) for one in said)
-            account.members[name] = MemberCosts(len(said), failed, Costs.total(costs))
+            account.members[name] = MemberCosts(len(said), failed, costs)
         for of_verdict in self._said:
             scores = [one.score for one in of_verdict if isinstance(one, JudgeResult)]
             account.compared += len(scores) > 1

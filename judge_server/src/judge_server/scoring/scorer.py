@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from judge_server.errors import JudgingFailed
 from judge_server.judging.plan import ResponsePlan
@@ -37,7 +37,7 @@ from judge_server.scoring.planner import (
     plan_groups,
     with_saturated_criteria,
 )
-from judge_server.scoring.ranking import compared, pair_verdicts, plan_tournaments
+from judge_server.scoring.ranking import GroupTournament, compared, pair_verdicts, plan_tournaments
 from judge_server.scoring.rewards import effective_weights, penalised, reward_of, step_rewards, with_weights
 from judge_server.scoring.rubrics import resolve_rubrics
 from judge_server.scoring.verdicts import (
@@ -78,20 +78,6 @@ RANKED_INLINE = 64
 Request = wire.RewardRequest | wire.VerdictRequest | wire.ComparisonRequest
 
 
-class GroupRounds(Protocol):
-    """What is asked about one group, round by round."""
-
-    @property
-    def group(self) -> PlannedGroup:
-        """The group as planned before it is judged."""
-
-    async def next_round(self, slicer: TimeSlicer) -> list[ResponsePlan]:
-        """Return the plans of the next round; there is at least one."""
-
-    def end_round(self, outcomes: Outcomes) -> PlannedGroup | None:
-        """Return the judged group after its last round; None if another one follows. The round's outcomes are known."""
-
-
 @dataclass(frozen=True, slots=True)
 class OneRound:
     """All verdicts on a group's responses in one round. `on_decoy` says what becomes of suspicious responses."""
@@ -109,6 +95,14 @@ class OneRound:
             decoy_failures([response.plan for response in self.group.responses], outcomes, self.on_decoy)
         )
         return self.group
+
+
+GroupRounds = OneRound | GroupTournament
+"""What is asked about one group, round by round.
+
+`next_round` returns the plans of the next round; there is at least one. When the outcomes of a round are known,
+`end_round` returns the judged group, or None if another round follows.
+"""
 
 
 @dataclass(frozen=True, slots=True)

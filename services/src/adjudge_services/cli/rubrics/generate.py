@@ -54,13 +54,13 @@ if not OPTIONS_ONLY:
     from judge_server.operations.handlers.generate import ValidateHandler
     from judge_server.operations.runner import SingleAttempts, work_on
     from judge_server.operations.service import Operations
-    from judge_server.ports import Engine, Operation
+    from judge_server.ports import Engine
     from judge_server.ports.operations import MAX_PAGE_RESULTS
     from judge_server.scoring.rubrics import PROJECT_ID, find_rubric
     from rubric_store import RubricStore
     from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
     from trainer_client.wire import RubricVersion
-    from trainer_client.wire.operations import OperationProgress
+    from trainer_client.wire.operations import Operation, OperationProgress
 
 _LINE_INTERVAL_S = 30.0
 _MAX_PROBLEMS = 10
