@@ -442,7 +442,7 @@ class AttemptRecorder:
 
     def record(self, judged: JudgedRequest) -> None:
         """Record a judged request, unless its attempt does not count."""
-        was_answered = judged.mode is None or bool(judged.rewards)
+        was_answered = judged.reward_rules is None or bool(judged.rewards)
         if was_answered and not (self._will_retry and _has_transient_failure(judged)):
             self._records.record(judged)
 

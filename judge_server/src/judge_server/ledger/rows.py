@@ -42,7 +42,7 @@ from rubric_store.ledger.rows import (
 )
 from trainer_client.wire import Criterion, Message, Passage, Prompt, Verdict
 from trainer_client.wire.groups import IMAGE
-from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
+from trainer_client.wire.ledger import JudgingRules, RecordedPage, RecordedVerdict
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)
@@ -110,6 +110,17 @@ def _member_verdicts(result: JudgeResult) -> str | None:
     return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
 
 
+def _judging_rules(judged: JudgedRequest) -> JudgingRules:
+    """Return how the judge was asked; a band that rewards depend on is among their rules."""
+    request = judged.request
+    return JudgingRules(
+        judge=request.judge,
+        judging=request.judging,
+        reverifies=request.reverifies,
+        uncertain_band=judged.rules.band if judged.reward_rules is None else None,
+    )
+
+
 class _GroupTexts(NamedTuple):
     """The digests of what the responses of a group share."""
 
@@ -135,7 +146,7 @@ class _RowBuilder:
         self._keep_texts = keep_texts
         self._known = entry.outcomes.cached | entry.outcomes.joined
         self._project = entry.project_id
-        self._run = storable_text(entry.run or "")
+        self._run = storable_text(entry.request.run or "")
         self._id = entry.record_id or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
 
     def signals(self) -> list[SignalRow]:
@@ -152,12 +163,12 @@ class _RowBuilder:
                 self._run,
                 self._id,
                 storable_text(entry.request_id),
-                entry.step,
-                entry.mode,
+                entry.request.step,
+                None if entry.reward_rules is None else entry.reward_rules.reward.mode,
                 entry.prepared.config.protocol if entry.prepared else "",
                 entry.prepared.fingerprint if entry.prepared else None,
                 storable_text(entry.model) if entry.prepared else None,
-                entry.votes,
+                entry.request.judging.votes,
                 entry.uses,
                 outcomes.costs.calls,
                 outcomes.costs.tokens_computed,
@@ -167,7 +178,7 @@ class _RowBuilder:
                 entry.at,
                 json.dumps(members) if members else None,
                 None if entry.reward_rules is None else entry.reward_rules.recorded(),
-                None if entry.judging_rules is None else entry.judging_rules.recorded(),
+                _judging_rules(entry).recorded(),
             )
         )
         places = count()

@@ -53,7 +53,7 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
-from trainer_client.wire.ledger import JudgingRules, RewardRules
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import GOLD_SUFFIX
 
 log = logging.getLogger("adjudge")
@@ -516,19 +516,15 @@ class JudgedRequest:
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
     once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
-    `rules` say which verdicts were uncertain, `judging_rules` how the judge was asked, and `reward_rules` how rewards
-    were computed; None if none were asked for. `declared_rewards` are those under the rubric's own weights, None where
-    others were not used.
+    `rules` say which verdicts were uncertain, and `reward_rules` how rewards were computed; None if none were asked
+    for. `declared_rewards` are those under the rubric's own weights, None where others were not used.
     """
 
     project_id: str
-    run: str | None
-    step: int | None
+    request: RewardRequest | VerdictRequest
     request_id: str
-    mode: str | None
     prepared: PreparedConfig | None
     model: str
-    votes: int
     groups: Sequence[PlannedGroup]
     outcomes: Outcomes
     rewards: Sequence[tuple[float | None, str]]
@@ -538,7 +534,6 @@ class JudgedRequest:
     compared: Sequence[FirstJudgement] = ()
     rules: VerdictRules = DEFAULT_RULES
     reward_rules: RewardRules | None = None
-    judging_rules: JudgingRules | None = None
     declared_rewards: Sequence[float | None] = ()
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""

@@ -62,7 +62,7 @@ from trainer_client.rewards import (
     read_criteria,
 )
 from trainer_client.wire.judging import DecoyPolicy
-from trainer_client.wire.ledger import JudgingRules, RewardRules
+from trainer_client.wire.ledger import RewardRules
 
 log = logging.getLogger("adjudge")
 
@@ -372,13 +372,10 @@ class Scorer:
             self.recorder.record(
                 JudgedRequest(
                     job.project_id,
-                    request.run,
-                    request.step,
+                    request,
                     job.request_id,
-                    job.reward_rules.reward.mode if wants_rewards else None,
                     job.prepared,
                     self.judge.identity.model,
-                    request.judging.votes,
                     job.groups,
                     job.outcomes,
                     rewards=[(response.reward, response.status) for response in rewarded],
@@ -388,12 +385,6 @@ class Scorer:
                     record_id=job.record_id,
                     rules=job.rules,
                     reward_rules=job.reward_rules if wants_rewards else None,
-                    judging_rules=JudgingRules(
-                        judge=request.judge,
-                        judging=request.judging,
-                        reverifies=request.reverifies,
-                        uncertain_band=None if wants_rewards else job.rules.band,
-                    ),
                 )
             )
         return usage

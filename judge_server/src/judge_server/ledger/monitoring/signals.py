@@ -94,7 +94,8 @@ class _RewardedResponse(NamedTuple):
 
 def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes) -> list[SignalRow]:
     """Return the signals of a request, to be recorded under these keys."""
-    if not run or judged.step is None or not judged.rewards:
+    step = judged.request.step
+    if not run or step is None or not judged.rewards:
         return []
     sums: Signals = defaultdict(PairSums)
     place = 0
@@ -118,7 +119,7 @@ def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes)
         )
     return [
         SignalRow(
-            project_id, run, request, signal, name, judged.step, one.pairs, one.x, one.y, one.xx, one.yy, one.xy,
+            project_id, run, request, signal, name, step, one.pairs, one.x, one.y, one.xx, one.yy, one.xy,
             one.within, one.within_xx, one.within_yy, one.within_xy,
         )
         for (signal, name), one in sums.items()
