@@ -23,7 +23,7 @@ from judge_server.scoring.ranking import pair_verdicts
 from judge_server.scoring.rewards import (
     RewardResult,
     effective_weights,
-    penalised,
+    ranked,
     reward_of,
     step_rewards,
     with_weights,
@@ -31,7 +31,6 @@ from judge_server.scoring.rewards import (
 from judge_server.scoring.verdicts import read_votes
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
-from trainer_client.ranking import rank
 from trainer_client.rewards import (
     ResponseFacts,
     UnscoredCriteria,
@@ -266,17 +265,14 @@ def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: Recompu
     verdicts = [_verdicts(response) for response in group]
     with _refusals_at(f"group {first.group_id!r} in request {first.request_id}"):
         _require_probabilities(chain.from_iterable(verdicts), use)
-        outcomes = rank(len(group), pair_verdicts(verdicts, use), rules.on_failure)
-    responses = []
-    for response, outcome in zip(group, outcomes, strict=True):
-        result = penalised(outcome, rules.reward, ResponseFacts(tokens=response.tokens, stopped=response.stopped))
-        responses.append(_recomputed(response, result, (), totals))
+        pairs = pair_verdicts(verdicts, use)
+        results = ranked(pairs, [ResponseFacts(tokens=one.tokens, stopped=one.stopped) for one in group], rules)
     return RecomputedGroup(
         request_id=first.request_id,
         step=first.step,
         id=first.group_id,
         rubric=_reference(first.rubric),
-        responses=tuple(responses),
+        responses=tuple([_recomputed(*one, (), totals) for one in zip(group, results, strict=True)]),
     )
 
 

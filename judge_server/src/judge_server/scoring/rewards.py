@@ -32,6 +32,7 @@ from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.modes import Term
 from trainer_client.penalties import penalise
+from trainer_client.ranking import PairVerdict, rank
 from trainer_client.rewards import ResponseFacts, RewardOutcome, read_criteria, reward_verdicts
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.ledger import RewardRules, StepBudgets
@@ -106,6 +107,12 @@ def penalised(outcome: RewardOutcome, options: wire.RewardOptions, facts: Respon
         raise _not_finite(str(error)) from error
     _require_finite(reward, outcome)
     return RewardResult(reward, outcome.reward, outcome)
+
+
+def ranked(pairs: Sequence[PairVerdict], facts: Sequence[ResponseFacts], rules: RewardRules) -> list[RewardResult]:
+    """Return the rewards of a group of responses by how they fared against each other; raises as `rank`."""
+    outcomes = rank(len(facts), pairs, rules.on_failure)
+    return [penalised(outcome, rules.reward, own) for outcome, own in zip(outcomes, facts, strict=True)]
 
 
 def _require_finite(reward: float | None, outcome: RewardOutcome) -> None:

@@ -38,7 +38,13 @@ from judge_server.scoring.planner import (
     with_saturated_criteria,
 )
 from judge_server.scoring.ranking import GroupTournament, compared, pair_verdicts, plan_tournaments
-from judge_server.scoring.rewards import effective_weights, penalised, reward_of, step_rewards, with_weights
+from judge_server.scoring.rewards import (
+    effective_weights,
+    ranked,
+    reward_of,
+    step_rewards,
+    with_weights,
+)
 from judge_server.scoring.rubrics import resolve_rubrics
 from judge_server.scoring.verdicts import (
     decoy_failures,
@@ -53,7 +59,7 @@ from judge_server.scoring.verdicts import (
 )
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
-from trainer_client.ranking import PairVerdict, rank, report
+from trainer_client.ranking import PairVerdict, report
 from trainer_client.rewards import (
     ResponseFacts,
     Term,
@@ -510,19 +516,15 @@ async def _rank_responses(
     job: ScoringJob, judged: JudgedGroup, pairs: Sequence[PairVerdict]
 ) -> list[wire.ResponseReward]:
     """Return the rewards of responses by how they fared against each other."""
-    rules, count = job.reward_rules, len(judged.verdicts)
-    outcomes = await run_inline_or_in_thread(count > RANKED_INLINE, rank, count, pairs, rules.on_failure)
-    responses = []
-    for planned, verdicts, outcome in zip(judged.planned.responses, judged.verdicts, outcomes, strict=True):
-        facts = ResponseFacts(tokens=planned.response.tokens, stopped=planned.response.stopped)
-        responses.append(
-            wire.ResponseReward(
-                **penalised(outcome, rules.reward, facts).fields(),
-                characters_hidden=planned.material.characters_left_out,
-                verdicts=tuple(verdicts),
-            )
+    planned = judged.planned.responses
+    facts = [ResponseFacts(tokens=one.response.tokens, stopped=one.response.stopped) for one in planned]
+    results = await run_inline_or_in_thread(len(facts) > RANKED_INLINE, ranked, pairs, facts, job.reward_rules)
+    return [
+        wire.ResponseReward(
+            **result.fields(), characters_hidden=one.material.characters_left_out, verdicts=tuple(verdicts)
         )
-    return responses
+        for one, verdicts, result in zip(planned, judged.verdicts, results, strict=True)
+    ]
 
 
 def _reward_response(
