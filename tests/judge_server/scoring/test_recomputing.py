@@ -236,6 +236,9 @@ async def test_a_penalty_that_needs_a_missing_field_names_the_response(ledger: S
     run = await judged(ledger, request("Yes.", "No."))
     with pytest.raises(InvalidRequest, match=r"response 0 of group 'g' in request req_0: .*needs tokens"):
         await recomputed(ledger, run=run, reward={"mode": "weighted_mean", "length_penalty": {}}, on_failure="skip")
+    ranked = await judged(ledger, request("Yes.", "No.", reward={"mode": "ranking"}))
+    with pytest.raises(InvalidRequest, match=r"group 'g' in request .*needs tokens"):
+        await recomputed(ledger, run=ranked, reward={"length_penalty": {}})
 
 
 async def test_with_on_failure_error_a_failed_verdict_aborts_recomputing(ledger: SQLLedger) -> None:
