@@ -28,7 +28,7 @@ from judge_server.judging.shown import GroupContext
 from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice
-from judge_server.verifiers import choices, formulas
+from judge_server.verifiers import formulas, written_forms
 from judge_server.verifiers.answers import read_answer, read_quantity, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal
 from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of, with_digits
@@ -137,9 +137,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "read_answer": read_answer,
     "with_decimal_point": with_decimal_point,
     "with_digits": with_digits,
-    "read_choice": choices.read_choice,
-    "read_parts": choices.read_parts,
-    "without_text_commands": choices.without_text_commands,
+    "read_choice": written_forms.read_choice,
+    "read_parts": written_forms.read_parts,
+    "without_text_commands": written_forms.without_text_commands,
     "formulas.equal": lambda text: formulas.equal("5", text),
     "formulas.response_states": lambda text: formulas.response_states("5", text),
     "read_quantity": read_quantity,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server import prompts
+from judge_server.judging import prompts
 from judge_server.judging.questions import _YES_NO_CHOICES, ask_criteria
 from rubric_store.byte_cache import ByteCache, size_of
 from tests.judge_server.support import prepared
