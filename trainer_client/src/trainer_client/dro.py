@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import Score, read_finite, read_finite_or_none, read_scores
+from trainer_client._inputs import Score, read_scores
+from trainer_client.advantages import read_finite, read_finite_or_none
 from trainer_client.measures import rouge_l_f1
 
 __all__ = [
