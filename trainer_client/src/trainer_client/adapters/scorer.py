@@ -22,7 +22,7 @@ from trainer_client.rows.clients import own_client
 from trainer_client.rows.judging import ScoringConfig, judge
 from trainer_client.rows.pins import RubricPins
 from trainer_client.rows.reading import JudgedColumns, RowReader
-from trainer_client.tables import failure_kinds
+from trainer_client.rows.tables import failure_kinds
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
 
 ResultT = TypeVar("ResultT")

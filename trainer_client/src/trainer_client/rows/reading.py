@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric
 from trainer_client.errors import InvalidRequest
 from trainer_client.rows.messages import WireText, media_digest, wire_text
-from trainer_client.tables import lookalike
+from trainer_client.rows.tables import lookalike
 from trainer_client.wire import Group, Response, RubricContent
 from trainer_client.wire.problems import field_errors
 

@@ -24,7 +24,7 @@ from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.rewards import component_names as names_of_components
-from trainer_client.tables import failure_kinds
+from trainer_client.rows.tables import failure_kinds
 from trainer_client.wire import (
     FailurePolicy,
     Group,

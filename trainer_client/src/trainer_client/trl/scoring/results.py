@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer_client._inputs import RubricOrReference
 from trainer_client.client.keywords import RewardKeywords
-from trainer_client.tables import failure_kinds
+from trainer_client.rows.tables import failure_kinds
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import ZERO_POLICIES, Criterion, Response, ResponseReward
 from trainer_client.wire.judging import StepRule
