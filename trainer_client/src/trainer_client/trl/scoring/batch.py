@@ -67,17 +67,16 @@ class RankBatch:
                 raised.
         """
         earlier, self._answers = self._answers, None  # after an error, everything is judged again
-        judging = self._judge(client, pins, cache, earlier)
         if self._extra_rewards is None:
-            count = len(self._read.responses)
+            work, count = self._work(), len(self._read.responses)
             answers, _, *extra_rewards = await _gather_or_cancel(
-                judging,
-                _run_cooperatively(self._work()),
+                self._judge(client, pins, cache, earlier),
+                _run_cooperatively(work),
                 *(call_extra_reward(function, self._arguments, count) for function in self._extra.functions),
             )
             self._extra_rewards = extra_rewards
         else:
-            answers = await judging
+            answers = await self._judge(client, pins, cache, earlier)
         self._answers = answers
         self.rows = self._scored_rows(answers, self._extra_rewards, cache)
         if unscored := self.unscored:
