@@ -208,6 +208,17 @@ def test_where_failures_are_errors_a_judge_that_is_not_ready_is_waited_for_too(l
         loop.run_until_complete(gone(*ROWS))
 
 
+def test_after_an_error_of_one_request_all_rows_are_judged_again(loop, monkeypatch):
+    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
+
+    async def hang(body):
+        await asyncio.Event().wait()
+
+    judge = FakeJudgeTransport(refused, refused, lambda body: unready(), hang, obliging, obliging)
+    reward = on(loop, judge, on_failure="error")
+    assert loop.run_until_complete(reward(*ROWS)) == [0.25, 0.5]
+
+
 def test_a_part_that_rewards_do_not_need_does_not_hold_them_up(loop):
     judge = FakeJudgeTransport(refused, obliging)
     judge.readiness = [unready]
