@@ -74,9 +74,7 @@ class ScoringConfig:
     def check(self) -> None:
         """Validate these settings as the service would, without sending a request.
 
-        Raises:
-            InvalidRequest: an option or the rubric is invalid.
-            TypeError: an option is unknown.
+        Raises InvalidRequest, or TypeError for an unknown option.
         """
         rewards_request(
             "RubricReward",

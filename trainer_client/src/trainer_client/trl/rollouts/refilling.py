@@ -137,12 +137,8 @@ class Refiller:
     ) -> SampledBatch:
         """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
 
-        Args:
-            prompts, inputs: the prompts and columns of this rank's rows. Replacing groups changes both lists in place.
-            generate: TRL's own `_generate`.
-
-        Returns:
-            The completed batch. Get its scores from `take_scores`.
+        Replacing groups changes the prompts and columns of this rank's rows in place. The scores of the completed batch
+        are those of `take_scores`.
         """
         trainer, method = self._trainer, self._trainer.method
         columns, seen_keys = list(inputs[0]), set[str]()

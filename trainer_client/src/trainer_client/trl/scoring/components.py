@@ -25,11 +25,9 @@ PENALTIES = "penalties"
 
 
 class SharedJudging:
-    """Judges each batch once for all functions of a split.
+    """Judges each batch once, by a `RubricReward`, for all functions of a split.
 
-    Args:
-        whole: the `RubricReward` that judges.
-        named: the components that have a function of their own, other than `rest`.
+    `named` are the components that have a function of their own, other than `rest`.
     """
 
     def __init__(self, whole: Any, named: Collection[str]) -> None:
@@ -119,14 +117,9 @@ def component_functions(
 ) -> list[ComponentReward]:
     """Return a reward function for each component; `RubricReward.split` says which, and their order.
 
-    Args:
-        whole: the `RubricReward` that judges for all of them.
-        options: the mode, what the components are, and penalties.
-        criteria: the criteria of rows without a rubric of their own; None if there are none.
-        names: the components that get a function of their own; None for all.
-
-    Raises:
-        ValueError: the names are needed and not given, are not distinct, or leave a rest that has no reward.
+    `criteria` are those of rows without a rubric of their own, if there are any, and `names` the components that get a
+    function of their own; None for all. Raises ValueError if the names are needed and not given, are not distinct, or
+    leave a rest that has no reward.
     """
     if options.weighting == "contrast" and options.components != "tag":
         raise ValueError(
@@ -162,8 +155,7 @@ def component_functions(
 def check_components(rows: Sequence[ScoredRow], named: Sequence[str], context: TrainerContext) -> None:
     """Check that the functions of a split give every row the components of its reward.
 
-    Raises:
-        InvalidRequest: a row has a component without a function, or lacks one and the trainer would count it as 0.
+    Raises InvalidRequest if a row has a component without a function, or lacks one that the trainer would count as 0.
     """
     for number, row in enumerate(rows):
         components = {} if row.answer is None else row.answer.components
