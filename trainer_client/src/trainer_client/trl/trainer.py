@@ -35,6 +35,7 @@ from trainer_client.trl.callbacks import GenerationCallback, JudgeSleepCallback,
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.entropy_bonus import EntropyBonus
 from trainer_client.trl.methods import Method, Rollout
+from trainer_client.trl.methods.base import groups_of
 from trainer_client.trl.reward import RubricReward
 from trainer_client.trl.rollouts.batch import AdvantageBatch, readers_for
 from trainer_client.trl.rollouts.certainty import FrozenPolicy
@@ -393,8 +394,7 @@ class RubricGRPOTrainer(GRPOTrainer):
     def _log_rewards(self, rewards: Sequence[float | None], size: int, mode: str) -> None:
         """Log the rewards that the method trains on in TRL's reward curves, in place of the functions' sum."""
         known = [reward for reward in rewards if reward is not None]
-        groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
-        equal = [len({reward for reward in group if reward is not None}) < 2 for group in groups]
+        equal = [len({reward for reward in group if reward is not None}) < 2 for group in groups_of(size, rewards)]
         curves = {
             "reward": statistics.fmean(known) if known else math.nan,
             "reward_std": statistics.stdev(known) if len(known) > 1 else 0.0,
