@@ -8,14 +8,12 @@ import pytest
 
 pytest.importorskip("trl")
 
-from trl import GRPOTrainer
 
 from tests.trainer_client.trl.generating import Prompts
 from tests.trainer_client.trl.judges import FakeJudgeTransport, Trainer
-from tests.trainer_client.trl.test_waiting import text_trainer
-from tests.trainer_client.trl.training import PLAIN, dataset, trainer
+from tests.trainer_client.trl.training import PLAIN, dataset, text_trainer, trainer
 from trainer_client import AsyncClient
-from trainer_client.trl import RubricGRPOTrainer, RubricReward
+from trainer_client.trl import RubricReward
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 
 pytestmark = pytest.mark.trl
@@ -32,10 +30,10 @@ def runs(judge):
     return [asked.get("run", "") for asked in judge.asked]
 
 
-@pytest.mark.parametrize("kind", [GRPOTrainer, RubricGRPOTrainer])
-def test_it_is_named_after_output_folder_and_time_and_a_resumed_one_keeps_the_name(tmp_path, kind, caplog):
+@pytest.mark.parametrize("ours", [False, True])
+def test_it_is_named_after_output_folder_and_time_and_a_resumed_one_keeps_the_name(tmp_path, ours, caplog):
     judge = FakeJudgeTransport()
-    text_trainer(kind, tmp_path, unnamed(judge), max_steps=2, save_steps=2).train()
+    text_trainer(ours, tmp_path, unnamed(judge), max_steps=2, save_steps=2).train()
     (name,) = set(runs(judge))
     assert MADE.fullmatch(name)
     assert sum(f"http://judge.test/console/run?run={name}" in one.getMessage() for one in caplog.records) == 1
@@ -43,7 +41,7 @@ def test_it_is_named_after_output_folder_and_time_and_a_resumed_one_keeps_the_na
     saved["stateful_callbacks"]["RubricReward"]["attributes"]["run"] = "out-before"  # as if it had begun before
     (tmp_path / "out/checkpoint-2/trainer_state.json").write_text(json.dumps(saved))
     later = FakeJudgeTransport()
-    resumed = text_trainer(kind, tmp_path, unnamed(later), max_steps=4)
+    resumed = text_trainer(ours, tmp_path, unnamed(later), max_steps=4)
     resumed.train(resume_from_checkpoint=str(tmp_path / "out/checkpoint-2"))
     assert set(runs(later)) == {"out-before"}
 
@@ -130,6 +128,6 @@ def test_both_passes_of_rgr_are_recorded_in_the_run(tmp_path):
 
 def test_measures_are_reported_for_a_made_name(tmp_path):
     judge = FakeJudgeTransport()
-    text_trainer(RubricGRPOTrainer, tmp_path, unnamed(judge), max_steps=1).train()
+    text_trainer(True, tmp_path, unnamed(judge), max_steps=1).train()
     (body,) = judge.reported
     assert MADE.fullmatch(json.loads(body)["run"])

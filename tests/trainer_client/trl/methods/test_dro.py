@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.generating import Prompts, batch
+from tests.trainer_client.trl.methods.certain import certainties
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
 from trainer_client.advantages import group_advantages
 from trainer_client.dro import RollingThreshold, reasoning_reflection_reward

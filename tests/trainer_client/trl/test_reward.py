@@ -12,12 +12,11 @@ pytest.importorskip("trl")
 
 import torch
 from accelerate import PartialState
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, TrainingSequence, _AsyncRolloutLoop
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from tests.services.processes import serving
-from tests.trainer_client.trl.training import dataset, one_step, policy, saying, tokenizer
+from tests.trainer_client.trl.training import dataset, plain_trainer
 from trainer_client import Client, InvalidRequest, UnknownRubric
 from trainer_client.trl import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
@@ -41,40 +40,13 @@ def small_url(tmp_path_factory):
             yield service.url
 
 
-def settings(config, folder, **given):
-    fixed = {
-        **one_step(folder),
-        "max_completion_length": 8,
-        "shuffle_dataset": False,
-    }
-    return config(**(fixed | given))
-
-
-def grpo(folder, reward, texts=TEXTS, data=None, **given):
-    """A trainer whose policy returns these texts."""
-    return GRPOTrainer(
-        policy(folder / "policy"),
-        reward,
-        settings(GRPOConfig, folder, **given),
-        train_dataset=data or dataset().remove_columns("rubric"),
-        processing_class=tokenizer(),
-        rollout_func=saying(*texts),
-    )
-
-
-@pytest.mark.parametrize(("trainer_class", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
-def test_a_resumed_plain_trainer_keeps_its_pinned_rubric_version(tmp_path, url, trainer_class, config):
-    name = f"tests/resumed/{trainer_class.__name__.lower()}"
+@pytest.mark.parametrize("kind", ["GRPO", "RLOO"])
+def test_a_resumed_plain_trainer_keeps_its_pinned_rubric_version(tmp_path, url, kind):
+    name = f"tests/resumed/{kind.lower()}"
 
     def training(**given):
-        return trainer_class(
-            policy(tmp_path / "policy"),
-            RubricReward(url, name),
-            settings(config, tmp_path, save_strategy="steps", save_steps=1, **given),
-            train_dataset=dataset().remove_columns("rubric"),
-            processing_class=tokenizer(),
-            **({"rollout_func": saying(*TEXTS)} if trainer_class is GRPOTrainer else {}),
-        )
+        given |= {"save_strategy": "steps", "save_steps": 1, "max_completion_length": 8}
+        return plain_trainer(tmp_path, RubricReward(url, name), *TEXTS, kind=kind, **given)
 
     with Client(url) as client:
         first = client.publish_rubric(name, RUBRIC)
@@ -88,7 +60,7 @@ def test_a_resumed_plain_trainer_keeps_its_pinned_rubric_version(tmp_path, url, 
 
 
 def test_columns_that_trl_removes_are_refused(tmp_path, url):
-    trained = grpo(tmp_path, RubricReward(url), data=dataset(RUBRIC), remove_unused_columns=True)
+    trained = plain_trainer(tmp_path, RubricReward(url), *TEXTS, data=dataset(RUBRIC), remove_unused_columns=True)
     with pytest.raises(InvalidRequest, match=r"takes 'rubric'.* out of the dataset before the judge sees it"):
         trained.train()
 
@@ -102,7 +74,7 @@ def test_grpo_trains_on_the_rewards_of_a_published_rubric(tmp_path, url, capsys)
     with Client(url, "grpo") as client:
         published = client.publish_rubric("tests/grpo", RUBRIC)
         reward = RubricReward(client, "tests/grpo")
-    trained = grpo(tmp_path, reward, log_completions=True, max_steps=2)
+    trained = plain_trainer(tmp_path, reward, *TEXTS, log_completions=True, max_steps=2)
     trained.train()
     assert [row.reward for row in reward.last.rows] == REWARDS * 2
     assert {row.response.stopped for row in reward.last.rows} == {True}
@@ -121,7 +93,7 @@ def test_rubrics_of_rows_survive_the_nulls_that_a_dataset_adds(tmp_path, url):
     reward = RubricReward(url)
     data = dataset([SAYS_14], rubric=[{"criteria": [SAYS_14, EXACT]}, {"criteria": [EXACT]}])
     assert set(data[0]["rubric"]["criteria"][0]["verification"]) > {"method", "all_of"}  # added by Arrow
-    grpo(tmp_path, reward, data=data).train()
+    plain_trainer(tmp_path, reward, *TEXTS, data=data).train()
     assert [row.reward for row in reward.last.rows] == [1.0, 0.5, 0.0, 0.5, 1.0, 0.0, 0.0, 0.0]
     assert [len(row.criteria) for row in reward.last.rows] == [2] * 4 + [1] * 4
 
@@ -130,19 +102,13 @@ def test_rubrics_as_json_text_and_numeric_ground_truths_work_too(tmp_path, url):
     rubric = json.dumps([{"id": "a", "kind": "answer", "description": "Is right."}])
     data = dataset(rubric=[rubric] * 2, ground_truth=[14, 15])
     reward = RubricReward(url)
-    grpo(tmp_path, reward, ["\\boxed{14}", "\\boxed{15}"], data).train()
+    plain_trainer(tmp_path, reward, "\\boxed{14}", "\\boxed{15}", data=data).train()
     assert [row.reward for row in reward.last.rows] == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
 
 
 def test_rloo_trains_on_the_rewards(tmp_path, url):
     reward = RubricReward(url, [{"id": "a", "description": "Is good."}])
-    trained = RLOOTrainer(
-        policy(tmp_path / "policy"),
-        reward,
-        settings(RLOOConfig, tmp_path, log_completions=True),
-        train_dataset=dataset().remove_columns("rubric"),
-        processing_class=tokenizer(),
-    )
+    trained = plain_trainer(tmp_path, reward, kind="RLOO", log_completions=True, max_completion_length=8)
     trained.train()
     rewards = [row.reward for row in reward.last.rows]
     assert trained.state.log_history[0]["rewards/RubricReward/mean"] == pytest.approx(sum(rewards) / len(rewards))
@@ -154,7 +120,7 @@ LONG = "x" * 2000
 
 def test_failed_judgements_give_no_reward_and_change_no_weights(tmp_path, small_url):
     reward = RubricReward(small_url, [{"id": "a", "description": "Is short."}], max_unscored=0.5)
-    trained = grpo(tmp_path, reward, ["1", LONG, "2", "3"])
+    trained = plain_trainer(tmp_path, reward, "1", LONG, "2", "3")
     trained.train()
     assert [row.reward for row in reward.last.rows] == [1.0, None, 1.0, 1.0] * 2
     assert [row.failures for row in reward.last.rows][:2] == [(), ("truncated_input",)]
@@ -172,11 +138,11 @@ def always_1(prompts, **_):
 def test_with_another_function_trl_counts_a_missing_reward_as_0_with_a_warning(tmp_path, small_url):
     rubric = [{"id": "a", "description": "Is short."}]
     texts = ["1", LONG, "2", "3"]
-    trapped = grpo(tmp_path, [RubricReward(small_url, rubric), always_1], texts)
+    trapped = plain_trainer(tmp_path, [RubricReward(small_url, rubric), always_1], *texts)
     with pytest.warns(RubricRewardWarning, match="TRL counts 0"):
         trapped.train()
     assert list(trapped._logs["advantages"])[1] < 0  # the trap
-    safe = grpo(tmp_path, RubricReward(small_url, rubric, extra_rewards=[always_1]), texts)
+    safe = plain_trainer(tmp_path, RubricReward(small_url, rubric, extra_rewards=[always_1]), *texts)
     safe.train()
     assert list(safe._logs["advantages"])[1] == 0.0
     assert safe.state.log_history[0]["reward"] == 2.0
@@ -185,12 +151,12 @@ def test_with_another_function_trl_counts_a_missing_reward_as_0_with_a_warning(t
 def test_too_many_failures_stop_training(tmp_path, small_url):
     reward = RubricReward(small_url, [{"id": "a", "description": "Is short."}], max_unscored=0.25)
     with pytest.raises(TooManyUnscored, match=r"4 of 8 responses .* 4 truncated_input"):
-        grpo(tmp_path, reward, ["1", LONG]).train()
+        plain_trainer(tmp_path, reward, "1", LONG).train()
 
 
 def test_an_unknown_rubric_stops_training(tmp_path, url):
     with pytest.raises(UnknownRubric, match="tests/nowhere"):
-        grpo(tmp_path, RubricReward(url, "tests/nowhere", max_unscored=1.0)).train()
+        plain_trainer(tmp_path, RubricReward(url, "tests/nowhere", max_unscored=1.0), *TEXTS).train()
 
 
 async def test_killing_the_service_during_training_costs_rewards_only(tmp_path, monkeypatch, caplog):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer_client.trl.generating import Prompts, batch
 from tests.trainer_client.trl.judges import FakeJudgeTransport, accept_measures, problem, rewarding
-from tests.trainer_client.trl.test_dro import ANSWER, TEXTS
+from tests.trainer_client.trl.methods.test_dro import ANSWER, TEXTS
 from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, trainer
 from trainer_client import Client
 from trainer_client.trl import RubricReward

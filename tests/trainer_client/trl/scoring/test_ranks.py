@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 def ranks(tmp_path_factory):
     """The outcome of each scene on two ranks connected by gloo."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
-    command = [sys.executable, "-m", "tests.trainer_client.trl.reward_rank"]
+    command = [sys.executable, "-m", "tests.trainer_client.trl.scoring.reward_rank"]
     processes = [
         subprocess.Popen([*command, str(rank), str(meeting)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(2)

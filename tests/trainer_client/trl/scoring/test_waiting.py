@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("trl")
 
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from tests.fixtures.ports import unused_port
 from tests.services.processes import listening, without_settings
@@ -27,10 +26,10 @@ from tests.trainer_client.trl.judges import (
     rewarding,
     stream,
 )
-from tests.trainer_client.trl.training import PLAIN, dataset, policy, saying, settings, tokenizer
+from tests.trainer_client.trl.training import text_trainer
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError, ConnectionFailed, NotReady, ServerError, TimedOut
-from trainer_client.trl import RubricGRPOTrainer, RubricReward, TooManyUnscored
+from trainer_client.trl import RubricReward, TooManyUnscored
 
 pytestmark = pytest.mark.trl
 
@@ -209,6 +208,17 @@ def test_where_failures_are_errors_a_judge_that_is_not_ready_is_waited_for_too(l
         loop.run_until_complete(gone(*ROWS))
 
 
+def test_after_an_error_of_one_request_all_rows_are_judged_again(loop, monkeypatch):
+    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
+
+    async def hang(body):
+        await asyncio.Event().wait()
+
+    judge = FakeJudgeTransport(refused, refused, lambda body: unready(), hang, obliging, obliging)
+    reward = on(loop, judge, on_failure="error")
+    assert loop.run_until_complete(reward(*ROWS)) == [0.25, 0.5]
+
+
 def test_a_part_that_rewards_do_not_need_does_not_hold_them_up(loop):
     judge = FakeJudgeTransport(refused, obliging)
     judge.readiness = [unready]
@@ -224,36 +234,15 @@ class GoingAway(FakeJudgeTransport):
         self.readiness = [refused]
 
 
-def text_trainer(kind, tmp_path, reward, **given):
-    """A trainer whose policy says numbers, which are its rewards."""
-    made = settings(tmp_path, **{"max_steps": 3, "save_strategy": "steps", "save_steps": 100} | given)
-    if kind is GRPOTrainer:
-        own = vars(made)
-        made = GRPOConfig(
-            **{name: own[name] for name in vars(GRPOConfig("x", use_cpu=True, bf16=False)) if name in SET}
-        )
-    return kind(
-        policy(tmp_path / "policy"), reward, made, train_dataset=dataset(PLAIN), processing_class=tokenizer(),
-        rollout_func=saying("0.25", "0.5"),
-    )  # fmt: skip
-
-
-SET = {
-    "output_dir", "use_cpu", "bf16", "report_to", "disable_tqdm", "save_strategy", "logging_steps", "max_steps",
-    "per_device_train_batch_size", "num_generations", "max_completion_length", "save_steps", "learning_rate", "optim",
-    "gradient_checkpointing", "seed",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", [GRPOTrainer, RubricGRPOTrainer])
-def test_a_checkpoint_is_saved_before_giving_up_and_can_be_resumed(tmp_path, kind):
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_checkpoint_is_saved_before_giving_up_and_can_be_resumed(tmp_path, ours):
     reward = rewarding(GoingAway(2), None, max_unscored=0.5)
     with pytest.raises(TooManyUnscored) as raised:
-        text_trainer(kind, tmp_path, reward).train()
+        text_trainer(ours, tmp_path, reward).train()
     assert any("step 2 was saved" in note for note in raised.value.__notes__)
     saved = [folder.name for folder in (tmp_path / "out").glob("checkpoint-*")]
     assert saved == ["checkpoint-2"]
-    resumed = text_trainer(kind, tmp_path, rewarding(FakeJudgeTransport(), None))
+    resumed = text_trainer(ours, tmp_path, rewarding(FakeJudgeTransport(), None))
     resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     assert resumed.state.global_step == 3
 
@@ -262,12 +251,12 @@ def test_a_checkpoint_is_saved_before_giving_up_and_can_be_resumed(tmp_path, kin
 def test_nothing_is_saved_before_the_first_step_or_against_the_users_will(tmp_path, answers, strategy):
     reward = rewarding(GoingAway(answers), None, max_unscored=0.5)
     with pytest.raises(TooManyUnscored):
-        text_trainer(RubricGRPOTrainer, tmp_path, reward, save_strategy=strategy).train()
+        text_trainer(True, tmp_path, reward, save_strategy=strategy).train()
     assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
 def test_a_checkpoint_that_cannot_be_saved_does_not_hide_the_reason(tmp_path, caplog):
-    made = text_trainer(RubricGRPOTrainer, tmp_path, rewarding(GoingAway(1), None, max_unscored=0.5))
+    made = text_trainer(True, tmp_path, rewarding(GoingAway(1), None, max_unscored=0.5))
     (tmp_path / "out").mkdir(exist_ok=True)
     (tmp_path / "out" / "checkpoint-1").write_text("in the way")
     with pytest.raises(TooManyUnscored):
@@ -314,7 +303,7 @@ def test_training_goes_on_when_a_killed_service_is_started_again(tmp_path, monke
         reward = RubricReward(
             Client(service.url, retries=0), [{"id": "a", "description": "Is good."}], wait_for_judge_s=300
         )  # the judge may still be loading
-        made = text_trainer(RubricGRPOTrainer, tmp_path, reward)
+        made = text_trainer(True, tmp_path, reward)
         made.add_callback(KillAfterStep(service))
         made.train()
         assert made.state.global_step == 3

@@ -8,11 +8,10 @@ import pytest
 pytest.importorskip("trl")
 
 from transformers import TrainerCallback
-from trl import GRPOTrainer
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport
-from tests.trainer_client.trl.test_run_names import unnamed
-from tests.trainer_client.trl.test_waiting import text_trainer
+from tests.trainer_client.trl.scoring.test_run_names import unnamed
+from tests.trainer_client.trl.training import text_trainer
 from trainer_client.trl.scoring.trackers import TrackerLink
 
 pytestmark = pytest.mark.trl
@@ -78,7 +77,7 @@ def test_a_tracker_without_a_run_or_with_an_error_stops_nothing(caplog):
 
 def test_a_training_run_leaves_one_link_however_many_reward_functions_it_has(tmp_path):
     first, second = (unnamed(FakeJudgeTransport(), name=name) for name in ("one", "two"))
-    trainer = text_trainer(GRPOTrainer, tmp_path, [first, second], max_steps=2)
+    trainer = text_trainer(False, tmp_path, [first, second], max_steps=2)
     board = TensorBoardCallback()
     trainer.add_callback(board)
     trainer.train()

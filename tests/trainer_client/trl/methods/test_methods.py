@@ -35,7 +35,7 @@ def rollout(reward, deltas=None, spans=None, tokens=4):
     return Rollout(tokens=tokens, reward=reward, deltas=deltas or {}, spans=spans or {})
 
 
-def answered(verdicts, steps=(1, 2)):
+def answered(verdicts, steps):
     return ResponseReward(
         reward=1.0,
         status="scored",
@@ -154,35 +154,26 @@ def test_srar_requests_steps():
     assert Srar(format_weight=0.3).reward_defaults == {"mode": "stepwise", "on_failure": "null", "format_weight": 0.3}
 
 
-def test_srar_sums_the_deltas_of_each_step():
-    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
-    assert Srar().deltas(scored) == pytest.approx({1: 0.4, 2: -1.0, 0: 1.0})
+FAILED = Verdict(criterion="s2", status="failed", failure=Failure(kind="timeout", detail="late"))
+TWO_STEPS, ONE_AND_WHOLE = [ok("s1", 0.0, 1), ok("s2", 1.0, 2)], [ok("s1", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]
 
 
-def test_an_unsatisfied_criterion_gives_its_step_a_zero_unless_only_satisfied_ones_count():
-    scored = ScoredResponse(answered([ok("s1", 0.0, 1), ok("s2", 1.0, 2)]), CRITERIA)
-    assert Srar().deltas(scored) == pytest.approx({1: 0.0, 2: 0.4})
-    assert Srar(count_satisfied_only=True).deltas(scored) == pytest.approx({2: 0.4})
-
-
-def test_a_failed_criterion_is_left_out_but_counts_in_the_size_of_its_kind():
-    failed = Verdict(criterion="s2", status="failed", failure=Failure(kind="timeout", detail="late"))
-    assert Srar().deltas(ScoredResponse(answered([ok("s1", 1.0, 1), failed]), CRITERIA)) == pytest.approx({1: 0.4})
-
-
-def test_kinds_can_be_restricted_to_suggest():
-    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
-    assert Srar(kinds=("suggest",)).deltas(scored) == pytest.approx({1: 0.8})
-
-
-def test_budgets_are_options():
-    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
-    assert Srar(suggest=2.0, pitfall=-3.0, bonus=0.5).deltas(scored) == pytest.approx({1: 1.0, 2: -3.0, 0: 0.5})
-
-
-def test_an_answer_without_steps_has_deltas_for_the_whole_response_only():
-    scored = ScoredResponse(answered([ok("s1", 1.0, 0), ok("s2", 1.0, -1)], steps=()), CRITERIA)
-    assert Srar().deltas(scored) == pytest.approx({0: 0.4, -1: 0.4})
+@pytest.mark.parametrize(
+    ("method", "verdicts", "deltas"),
+    [
+        (Srar(), [ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)], {1: 0.4, 2: -1.0, 0: 1.0}),
+        (Srar(), TWO_STEPS, {1: 0.0, 2: 0.4}),
+        (Srar(count_satisfied_only=True), TWO_STEPS, {2: 0.4}),
+        (Srar(), [ok("s1", 1.0, 1), FAILED], {1: 0.4}),
+        (Srar(kinds=("suggest",)), [*ONE_AND_WHOLE, ok("s2", 1.0, 1)], {1: 0.8}),
+        (Srar(suggest=2.0, pitfall=-3.0, bonus=0.5), ONE_AND_WHOLE, {1: 1.0, 2: -3.0, 0: 0.5}),
+        (Srar(), [ok("s1", 1.0, 0), ok("s2", 1.0, -1)], {0: 0.4, -1: 0.4}),
+    ],
+    ids=["each kind", "unsatisfied", "satisfied only", "failed", "kinds", "budgets", "whole response and no step"],
+)
+def test_srar_sums_the_deltas_of_each_step(method, verdicts, deltas):
+    steps = tuple(sorted({verdict.step for verdict in verdicts if verdict.step and verdict.step > 0}))
+    assert method.deltas(ScoredResponse(answered(verdicts, steps), CRITERIA)) == pytest.approx(deltas)
 
 
 def test_srar_gives_each_step_its_own_advantage():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.trainer_client.trl.test_split import grpo
+from tests.trainer_client.trl.scoring.test_components import grpo
 from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, trainer
 from trainer_client.advantages import component_advantages
 from trainer_client.trl.methods import Gdpo, Rollout
@@ -122,7 +122,7 @@ def test_a_trainer_gives_trls_advantages_of_a_split_on_the_same_responses(tmp_pa
 @pytest.mark.trl
 @pytest.mark.parametrize(("method", "calls"), [("gdpo", [[0, 1]]), ("rubric", [[0, 1], [2]])])
 def test_a_group_of_equal_totals_is_refilled_only_if_its_components_are_equal_too(tmp_path, url, method, calls):
-    from tests.trainer_client.trl.test_refilling import MIXED, ByPrompt, batch, made
+    from tests.trainer_client.trl.rollouts.test_refilling import MIXED, ByPrompt, batch, made
 
     rollouts = ByPrompt((SLIP, SLIP, UNEVEN, GUESS), MIXED, MIXED)
     trained = made(tmp_path, url, rollouts, method=method)

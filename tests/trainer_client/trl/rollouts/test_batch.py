@@ -62,7 +62,7 @@ def test_equal_rewards_with_different_steps_are_informative():
     assert AdvantageBatch.from_rollouts(Srar(), stepped, 2).metrics["groups/uninformative"] == 0.0
 
 
-def test_a_group_without_any_reward_is_not_uninformative():
+def test_a_group_without_any_reward_is_counted_apart_from_uninformative_ones():
     metrics = AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(None, None, 1.0, 1.0), 2).metrics
     assert (metrics["groups/unscored"], metrics["groups/uninformative"]) == (0.5, 0.5)
 
@@ -74,12 +74,6 @@ def test_a_group_of_one_has_no_advantage(method):
     batch = AdvantageBatch.from_rollouts(made, [alone], 1, made.start())
     assert batch.means == [0.0]
     assert batch.rewards != [None]
-
-
-def test_a_group_without_any_reward_is_counted():
-    assert (
-        AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(None, None, 0.0, None), 2).metrics["groups/unscored"] == 0.5
-    )
 
 
 def test_responses_without_steps_are_counted():

@@ -240,23 +240,9 @@ SAID = ("14", "It is 14", "It is", "nothing")
 
 def grpo(folder: Path, functions: list[Any], *, texts: Sequence[str] = SAID, **given: Any) -> Any:
     """TRL's own trainer, with two groups of four scripted responses in a step."""
-    from trl import GRPOConfig, GRPOTrainer
+    from tests.trainer_client.trl.training import plain_trainer
 
-    from tests.trainer_client.trl.training import dataset, one_step, policy, saying, tokenizer
-
-    usual = {
-        **one_step(folder),
-        "max_completion_length": 64,
-        "shuffle_dataset": False,
-    }
-    return GRPOTrainer(
-        policy(folder / "policy"),
-        functions,
-        GRPOConfig(**(usual | given)),
-        train_dataset=dataset().remove_columns("rubric"),
-        processing_class=tokenizer(),
-        rollout_func=saying(*texts),
-    )
+    return plain_trainer(folder, functions, *texts, **given)
 
 
 @pytest.mark.trl
