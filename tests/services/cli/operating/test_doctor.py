@@ -1,4 +1,4 @@
-"""`adjudge doctor` on a deployment of several processes: queue, operations, keys, and remote judges."""
+"""`adjudge doctor` on an installation, and on a deployment of several processes: queue, operations, keys, judges."""
 
 import asyncio
 import json
@@ -46,6 +46,33 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisProcess]:
     monkeypatch.setenv("ADJUDGE_QUEUE_URL", made.url)
     yield made
     made.kill()
+
+
+def test_doctor_accepts_a_sound_installation() -> None:
+    result = adjudge("doctor", exit_code=0)
+    assert result.stdout.count(" ok ") == 8
+    assert "wrong" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("DATABASE_URL", "mysql://u:hunter2@db/x", "rubric store"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@127.0.0.1:PORT/x?connect_timeout=2", "rubric store"),
+        ("CACHE_URL", "memcached://x", "verdict cache"),
+        ("ENGINE_URL", "scripted://maybe", "judge"),
+        ("ENGINE_URL", "llamacpp:///no/such/model.gguf", "judge"),
+    ],
+)
+def test_doctor_names_the_broken_part_and_hides_passwords(
+    name: str, value: str, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ADJUDGE_{name}", value.replace("PORT", str(unused_port())))
+    result = adjudge("doctor", exit_code=1)
+    wrong = [line for line in result.stdout.splitlines() if " wrong " in line]
+    assert len(wrong) == 1
+    assert check in wrong[0]
+    assert "hunter2" not in result.output
 
 
 def test_without_a_broker_the_service_runs_operations_itself() -> None:

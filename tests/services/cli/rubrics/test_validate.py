@@ -56,9 +56,7 @@ def _published(tmp_path: Path, data_dir: Path) -> None:
         assert rubrics("publish", name, str(file)).exit_code == 0
 
 
-def rubrics(*arguments: str) -> Result:
-    """Run `adjudge rubrics …`."""
-    return adjudge("rubrics", *arguments)
+rubrics = partial(adjudge, "rubrics")
 
 
 def rows(result: Result) -> list[list[str]]:
