@@ -30,7 +30,7 @@ from adjudge_services.judges import (
     wait_for_engine_failure,
 )
 from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, command_line_user, operation_store
+from adjudge_services.store import StartError, command_line_user, open_store, operation_store
 from judge_server.api import Service, create_app
 from judge_server.api.auth import is_loopback
 from judge_server.auth import Authenticator, current_identity
@@ -158,13 +158,10 @@ def build_rate_limiter(settings: Settings) -> RateLimiter:
 
 
 async def has_usable_key(settings: Settings) -> bool:
-    """Whether the store has a usable key; the store must be ready."""
-    tenants = TenantStore(settings.store_url)
-    try:
+    """Whether the store has a usable key; raises what `prepare_store` raises."""
+    async with open_store(TenantStore, settings) as tenants:
         now = datetime.now(UTC)
         return any(key.state_at(now) == "usable" for key in await tenants.keys())
-    finally:
-        await tenants.close()
 
 
 async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey, bool]:
@@ -181,13 +178,10 @@ async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey,
             "it does not have the form of a key: adj_, 16 characters of a-z and 2-7, an underscore, and 43 characters "
             "of A-Z, a-z, 0-9, '-' and '_'; docs/how-to/give-a-team-a-key.md has a command that generates one"
         )
-    tenants = TenantStore(settings.store_url, actor=command_line_user)
-    try:
+    async with open_store(partial(TenantStore, actor=command_line_user), settings) as tenants:
         return await tenants.ensure_key(
             DEFAULT_PROJECT, key_id, key_digest(text), scopes=sorted(SCOPES), label="bootstrap"
         )
-    finally:
-        await tenants.close()
 
 
 log = logging.getLogger("adjudge")
