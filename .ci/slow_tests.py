@@ -47,7 +47,7 @@ COVERS = {
     "tests/services/test_end_to_end.py": ("judge_server/src/judge_server/engines/llamacpp/",),
     "tests/services/test_ledger.py": LEDGER,
     "tests/trainer_client/test_installs_alone.py": PACKAGING,
-    "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/",),
+    "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/", "trainer_client/src/trainer_client/rows/"),
     "tests/vllm/": (
         "tests/vllm/",
         "judge_server/src/judge_server/engines/vllm/",

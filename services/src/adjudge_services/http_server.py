@@ -36,8 +36,8 @@ from adjudge_services.process import (
 from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, prepare_store
 from adjudge_services.wiring import build_app, has_usable_key, keys_required
-from judge_server.api.auth import is_loopback
 from judge_server.api.console import load_templates
+from judge_server.api.http.middleware import is_loopback
 from judge_server.api.http.responses import add_headers
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
 from judge_server.scoring.combined import AnyJudge

@@ -32,7 +32,7 @@ from adjudge_services.judges import (
 from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, command_line_user, open_store, operation_store
 from judge_server.api import Service, create_app
-from judge_server.api.auth import is_loopback
+from judge_server.api.http.middleware import is_loopback
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter, key_digest, parse_key_id
 from judge_server.errors import EngineStartError

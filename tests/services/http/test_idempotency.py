@@ -12,8 +12,8 @@ import pytest
 from rubric_store import RubricStore, SQLIdempotencyKeys
 from rubric_store.tenants.rows import KeyClaim
 from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.api.http.test_bad_input import checked_problem, fields
 from tests.judge_server.support import request
-from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.services.operations.in_process import serving_within
 from trainer_client import AsyncClient, InProgress
 

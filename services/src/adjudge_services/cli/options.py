@@ -17,9 +17,6 @@ REWARD = "Reward"
 OUTPUT = "Output"
 """Panels of the help of commands with many options."""
 
-STDIN = "standard input"
-"""Name of the file that holds standard input while a command runs, and what messages call it."""
-
 
 def copy_standard_input(context: typer.Context, value: Any) -> Any:
     """Return the path of a file, or for `-` that of a copy of standard input, which is removed with the command.
@@ -36,6 +33,8 @@ def copy_standard_input(context: typer.Context, value: Any) -> Any:
         if isinstance(value, Path) and not value.exists():
             raise typer.BadParameter(f"file '{value}' does not exist.")
         return value
+    from adjudge_services.cli.output import STDIN
+
     folder = TemporaryDirectory(prefix="adjudge-")
     context.call_on_close(folder.cleanup)
     file = Path(folder.name, STDIN)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE, identity_of
+from judge_server.api.auth import CONSOLE, AccessMiddleware, identity_of
 from judge_server.api.console import (
     audits,
     groups,
@@ -37,7 +37,14 @@ from judge_server.api.console.responses import (
     read_text,
     response_address,
 )
-from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
+from judge_server.api.console.sessions import (
+    Visitors,
+    begin_session,
+    end_session,
+    local_page,
+    refuse_other_sites,
+    to_sign_in,
+)
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
 from judge_server.api.projects import revoke_key
@@ -184,6 +191,9 @@ def create_console(service: Service) -> Starlette:
     """Create the console's application, to be mounted under `/console`."""
     console = Console(service, _templates())
 
+    def refuse(request: Request, error: ServiceError) -> Response:
+        return to_sign_in(request) if isinstance(error, Unauthorized) else console.error_page(request, error)
+
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
@@ -200,11 +210,13 @@ def create_console(service: Service) -> Starlette:
         return console.error_page(request, ServiceError(INTERNAL_ERROR_DETAIL))  # the middleware around logs it
 
     routes = [Route("/", _home), *(route for router in _ROUTERS for route in router.routes(console))]
-    return Starlette(
+    app = Starlette(
         routes=[*routes, Route("/static/{file}", static_file)],
-        middleware=[Middleware(ConsoleAccess, service=service, error_page=console.error_page)],
+        middleware=[Middleware(AccessMiddleware, identify=Visitors(service), refuse=refuse)],
         exception_handlers={HTTPException: on_http, ClientDisconnected: on_disconnect, Exception: on_any},
     )
+    app.state.service = service
+    return app
 
 
 async def _home(request: Request) -> Response:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE, identity_of
+from judge_server.api.auth import CONSOLE, identity_of, require_permission
 from judge_server.api.console.charts import signed
 from judge_server.api.console.forms import Form, read_form
 from judge_server.api.console.sessions import (
@@ -200,10 +200,7 @@ class PageRouter:
 
         def add(handler: FormHandler) -> FormHandler:
             async def accepted(console: Console, request: Request) -> Response:
-                identity = identity_of(request)
-                require_scope(identity, scope)
-                if scope == "score" and console.service.authenticator is not None:
-                    await console.service.authenticator.usage.check_budget(identity)
+                await require_permission(request, scope)
                 refuse_other_sites(request, console.signer)
                 form = await read_form(request, with_file=with_file)
                 require_form_token(request, console.signer, form)

@@ -23,7 +23,7 @@ from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
-from trainer_client.tables import GROUP_FIELDS, result_fields
+from trainer_client.rows.tables import GROUP_FIELDS, result_fields
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, needs_whole_groups
 from trainer_client.wire.problems import field_errors
 
@@ -293,7 +293,7 @@ async def stream_groups(
 REWARD_COLUMNS: Mapping[str, ColumnType] = {
     "id": "text", "rewards": "numbers", "statuses": "texts", "failure": "text", "verdicts": "text",
 }  # fmt: skip
-"""The columns of rewards in Parquet: a group's `id`, and those of `trainer_client.tables.result_fields`."""
+"""The columns of rewards in Parquet: a group's `id`, and those of `trainer_client.rows.tables.result_fields`."""
 
 
 class ScoredFile:
