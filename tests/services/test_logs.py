@@ -13,6 +13,8 @@ from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.errors import ServerError
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 SECRET = "s3cret-that-nobody-logs"
 RUBRIC = {"criteria": [{"id": "a", "description": f"{SECRET} criterion"}]}
 JSON = {"ADJUDGE_LOG_FORMAT": "json"}

@@ -19,6 +19,8 @@ from trainer_client.documentation import setting_url
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 COMMANDS = commands()
 HEAVY = {
     "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "judge_server", "kombu", "numpy", "opentelemetry",

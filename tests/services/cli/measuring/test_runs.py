@@ -16,6 +16,8 @@ from tests.services.processes import get
 from tests.services.test_ledger import command, running
 from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep, RunSummary
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 FIGURES: dict[str, Any] = {
     "requests": 2,

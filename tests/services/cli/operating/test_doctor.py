@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 import redis
@@ -24,7 +23,7 @@ from trainer_client import Client
 
 
 @pytest.fixture(autouse=True)
-def _installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _installation(migrated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sound installation, whose table is not wrapped."""
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     monkeypatch.setattr(out, "width", 600)
