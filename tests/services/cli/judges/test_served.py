@@ -1,4 +1,4 @@
-"""`adjudge judges weights` at a running service, and the client's methods."""
+"""`adjudge judges sleep`, `wake` and `weights` at a running service, and the client's methods."""
 
 import json
 from pathlib import Path
@@ -15,6 +15,14 @@ CONTROL = {
 }
 
 
+def test_a_judge_is_put_to_sleep_and_woken_by_commands(shared_service: Service) -> None:
+    url = ("--url", shared_service.url)
+    assert adjudge("judges", "sleep", "--owner", "ops", *url).stdout == "default is asleep\n"
+    assert adjudge("judges", "wake", "--owner", "ops", *url).stdout == "default is awake, kept awake by ops\n"
+    with Client(shared_service.url) as client:
+        client.wake_judge("ops", lease_s=0.1)
+
+
 def test_the_weights_of_a_judge_are_changed_and_shown_by_the_command(shared_service: Service, tmp_path: Path) -> None:
     url = ("--url", shared_service.url)
     control = tmp_path / "control.json"
@@ -25,16 +33,18 @@ def test_the_weights_of_a_judge_are_changed_and_shown_by_the_command(shared_serv
     assert adjudge("judges", "weights", *url).stdout == changed
 
 
-def test_the_command_says_what_is_wrong(shared_service: Service, tmp_path: Path) -> None:
+def test_the_commands_say_what_is_wrong(shared_service: Service, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for wrong, says in (
-        (("other",), "no judge 'other'"),
-        (("--adapter", "a"), "--version"),
-        (("--version", "v", "--adapter", "a"), "ADJUDGE_ADAPTERS_DIR"),
-        (("--version", "v", "--expected", "0000"), "somebody else has changed them"),
-        (("--version", "v", "--control", str(tmp_path / "bad.json")), "groups"),
+        (("sleep", "other"), "no judge 'other'"),
+        (("wake", "--lease-s", "0"), "lease_s"),
+        (("weights", "other"), "no judge 'other'"),
+        (("weights", "--adapter", "a"), "--version"),
+        (("weights", "--version", "v", "--adapter", "a"), "ADJUDGE_ADAPTERS_DIR"),
+        (("weights", "--version", "v", "--expected", "0000"), "somebody else has changed them"),
+        (("weights", "--version", "v", "--control", str(tmp_path / "bad.json")), "groups"),
     ):
-        assert says in failure_of(adjudge("judges", "weights", *wrong, "--url", shared_service.url))
+        assert says in failure_of(adjudge("judges", *wrong, "--url", shared_service.url))
 
 
 def test_the_client_names_the_weights_that_it_expects(shared_service: Service) -> None:

@@ -1,6 +1,5 @@
-"""The ledger of a real service: stopped, killed, without a database; and the commands that read and purge it."""
+"""The ledger of a real service: stopped, killed, without a database."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,18 +10,13 @@ import pytest
 from psycopg import sql
 from sqlalchemy import URL, make_url
 
-from judge_server.ledger.spool import Quarantine
 from rubric_store import migrations
-from rubric_store.ledger.rows import RefusedRows
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.waiting import wait_until
-from tests.rubric_store.ledger_rows import request
-from tests.services.command import adjudge
-from tests.services.processes import Service, get, serving
-from trainer_client import Client, InvalidRequest
+from tests.services.processes import get, scoring
+from trainer_client import Client
 from trainer_client.wire import RewardAnswer
 
-ENGINE = "scripted://hash"
 RUBRIC = {
     "criteria": [
         {"id": "short", "description": "Is short.", "weight": 3},
@@ -38,13 +32,6 @@ def score(client: Client, text: str, **options: object) -> RewardAnswer:
     return client.rewards([group], RUBRIC, "points", **options)  # type: ignore[arg-type]
 
 
-@contextmanager
-def running() -> Iterator[tuple[Service, Client]]:
-    with serving(ENGINE) as service, Client(service.url, run="r") as client:
-        service.wait_until_ready(client)
-        yield service, client
-
-
 def rewards(client: Client) -> dict[str, list[float | None]]:
     """Recompute the rewards in the same mode; return them by request."""
     groups = [line.group for line in client.recompute(mode="points") if line.group]
@@ -57,10 +44,10 @@ def answered(*answers: RewardAnswer) -> dict[str, list[float | None]]:
 
 @pytest.mark.processes
 def test_a_graceful_stop_loses_nothing_and_recomputing_gives_the_same_rewards(data_dir: Path) -> None:
-    with running() as (service, client):
+    with scoring() as (service, client):
         answers = [score(client, f"number {n}", step=n) for n in range(5)]
         service.stop()
-    with running() as (_, client):
+    with scoring() as (_, client):
         assert rewards(client) == answered(*answers)
         recorded_verdicts = list(client.recorded_verdicts(step=3, status="ok"))
         assert [each.verdict for each in recorded_verdicts] == [
@@ -79,7 +66,7 @@ def locked(file: Path) -> Iterator[None]:
 
 @pytest.mark.processes
 def test_a_killed_service_loses_nothing_from_its_spool(data_dir: Path) -> None:
-    with running() as (service, client):
+    with scoring() as (service, client):
         first = score(client, "first")
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 6)
         with locked(data_dir / "adjudge.db"):
@@ -87,7 +74,7 @@ def test_a_killed_service_loses_nothing_from_its_spool(data_dir: Path) -> None:
             wait_until(lambda: get(service, "/v1/ledger").json()["spool_bytes"] > 0)
             service.process.kill()
             service.process.wait()
-    with running() as (service, client):
+    with scoring() as (service, client):
         third = score(client, "third")
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 12)
         assert rewards(client) == answered(first, second, third)
@@ -124,7 +111,7 @@ def away(server: URL, database: URL) -> Iterator[None]:
 def test_without_a_database_rewards_are_served_and_the_ledger_catches_up_later(
     postgres_server: URL, database: URL
 ) -> None:
-    with running() as (service, client):
+    with scoring() as (service, client):
         answers = [score(client, "before")]
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 6)
         with away(postgres_server, database):
@@ -146,7 +133,7 @@ def test_without_a_database_rewards_are_served_and_the_ledger_catches_up_later(
 @pytest.mark.processes
 def test_a_service_with_the_ledger_off_stores_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "off")
-    with running() as (service, client):
+    with scoring() as (service, client):
         score(client, "unseen")
         assert get(service, "/v1/ledger").json()["keeps"] == "nothing"
         service.stop()
@@ -158,77 +145,11 @@ def test_a_service_with_the_ledger_off_stores_nothing(data_dir: Path, monkeypatc
 @pytest.mark.slow
 def test_a_service_that_stores_no_texts_stores_verdicts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "verdicts")
-    with running() as (service, client):
+    with scoring() as (service, client):
         answer = score(client, "secret")
         service.stop()
     with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
         assert connection.execute("SELECT count(*) FROM ledger_texts").fetchone() == (1,)
-    with running() as (_, client):
+    with scoring() as (_, client):
         assert rewards(client) == answered(answer)
         assert {each.text for each in client.recorded_verdicts(texts=True)} == {None}
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    """Run a command; return its status and output."""
-    result = adjudge(*arguments)
-    return result.exit_code, result.output
-
-
-@pytest.mark.processes
-def test_commands_recompute_and_purge_a_run(data_dir: Path, tmp_path: Path) -> None:
-    with running() as (service, client):
-        answers = [score(client, f"number {n}") for n in range(3)]
-        wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 18)
-        over_http = tmp_path / "http.jsonl"
-        assert command("recompute", "r", "--mode", "points", "--output", str(over_http), "--url", service.url)[0] == 0
-        with pytest.raises(InvalidRequest, match="cannot feed"):
-            list(client.recompute(mode="likert"))
-        service.stop()
-    from_file = tmp_path / "file.jsonl"
-    status, said = command("recompute", "r", "--mode", "points", "--output", str(from_file))
-    assert status == 0, said
-    assert "mean reward" in said
-    assert from_file.read_text() == over_http.read_text()
-    groups = [json.loads(line) for line in from_file.read_text().splitlines()]
-    assert {g["request_id"]: [r["reward"] for r in g["responses"]] for g in groups} == answered(*answers)
-
-    weights = tmp_path / "weights.json"
-    weights.write_text('{"short": 0, "right": 1, "kind": 0}')
-    status, said = command("recompute", "r", "--weights", str(weights), "--output", str(from_file))
-    assert status == 0, said
-    only = {r["reward"] for line in from_file.read_text().splitlines() for r in json.loads(line)["responses"]}
-    assert only <= {0.0, 1.0}
-
-    assert command("recompute", "r", "--mode", "likert")[0] == 1
-    assert command("ledger", "purge")[0] == 1
-    assert "deleted 0 requests" in command("ledger", "purge", "--run", "r", "--older-than", "1", "--yes")[1]
-    assert "deleted 3 requests with 18 uses, and 18 verdicts" in command("ledger", "purge", "--run", "r", "--yes")[1]
-    status, said = command("recompute", "r")
-    assert (status, "has no records of run" in said) == (1, True)
-
-
-@pytest.mark.usefixtures("migrated")
-def test_commands_list_refused_rows_and_write_them_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "250")
-    assert "0 files are kept aside" in command("ledger", "refused")[1]
-    kept = Quarantine(data_dir / "ledger-spool" / "refused")
-    good, bad = request(1, [["a", "b"]], run="good [run]"), request(2, [["c", "d"]], run="bad")
-    kept.add(RefusedRows(good, "the column is too short"))
-    kept.add(RefusedRows(request(3, [["e"]], run="good [run]"), "the column is too short"))
-    uses = [bad.uses[0], bad.uses[1]._replace(slot=2**70)]
-    file = kept.add(RefusedRows(bad._replace(uses=uses), "it is too large"))
-    kept.add_unreadable(b"[[", "the file cannot be read")
-    status, said = command("ledger", "refused")
-    assert status == 0
-    assert [word for word in ("good [run]", "req_1", "the column is too short", file.stem) if word not in said] == []
-    assert "4 files are kept aside" in said
-    assert command("ledger", "retry", "nothing")[0] == 1
-    status, said = command("ledger", "retry")
-    assert (status, "2 of 4 files were written; 2 are still refused" in said) == (1, True)
-    with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
-        counted = connection.execute("SELECT run, count(*) FROM ledger_uses GROUP BY run ORDER BY run").fetchall()
-    assert counted == [("bad", 1), ("good [run]", 3)]
-    (left,) = [one for one in kept.quarantined() if one.rows is not None]
-    assert left.rows is not None
-    assert (left.path, left.rows.uses) == (file, uses[1:])
-    assert command("ledger", "retry", file.stem)[0] == 1
