@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, select
 
-from rubric_store.database import insert_into
+from rubric_store.database import upsert
 from rubric_store.ledger.reading import to_record
 from rubric_store.ledger.rows import LabelCount, LabelFilter, LabelledUse, LabelRow, RecentFilter, UseRecord, VerdictKey
 from rubric_store.ledger.tables import (
@@ -39,9 +39,7 @@ def set_label(
         connection.execute(delete(labels).where(*_equal(labels, here), labels.c.labeller == labeller))
         return None
     row = LabelRow(project_id, *verdict, labeller, criterion, met, datetime.now(UTC))
-    added = insert_into(labels, connection).values(row._asdict())
-    keys = [*_KEY, "labeller"]
-    connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"met": met, "at": row.at}))
+    connection.execute(upsert(labels, connection), row._asdict())
     return row
 
 

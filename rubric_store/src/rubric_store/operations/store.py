@@ -41,7 +41,7 @@ from rubric_store.operations.rows import (
     OperationCounts,
     Submission,
 )
-from rubric_store.repository import from_time_cursor, to_time_cursor
+from rubric_store.repository import from_time_cursor, take_page, to_time_cursor
 from rubric_store.tenants.tables import projects
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationList, OperationState, ResultPage
 
@@ -370,11 +370,11 @@ class SQLOperations(ChunkLeases):
             at, id_ = from_time_cursor(after)
             same_time = and_(operations.c.created_at == at, operations.c.operation_id > id_)
             wanted = wanted.where(or_(operations.c.created_at < at, same_time))
-        rows = await self._read(wanted)
+        rows, cursor = take_page(
+            await self._read(wanted), limit, lambda row: to_time_cursor(row.created_at, row.operation_id)
+        )
         now = self.now()
-        listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows[:limit]]))
-        more = len(rows) > limit
-        cursor = to_time_cursor(rows[limit - 1].created_at, rows[limit - 1].operation_id) if more else None
+        listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
         return OperationList(operations=listed, next_cursor=cursor)
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import SerializedList, insert_into
+from rubric_store.database import SerializedList, insert_into, upsert
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.queries import kept_words, version_of, words_of, words_parameter
@@ -224,12 +224,8 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
 async def store_words(connection: AsyncConnection, project_id: str, name: str, words: list[str]) -> None:
     """Index a name by these words, replacing those of any other version."""
     dialect = connection.dialect.name
-    add = insert_into(rubric_words, connection)
-    add = add.values(project_id=project_id, name=name, words=words_parameter(dialect))
-    upsert = add.on_conflict_do_update(
-        index_elements=list(rubric_words.primary_key), set_={"words": add.excluded.words}
-    )
-    await connection.execute(upsert, {"words": kept_words(dialect, words)})
+    added = upsert(rubric_words, connection).values(project_id=project_id, name=name, words=words_parameter(dialect))
+    await connection.execute(added, {"words": kept_words(dialect, words)})
 
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:

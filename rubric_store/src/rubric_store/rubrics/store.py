@@ -22,12 +22,13 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.database import insert_into, unwritable_files
+from rubric_store.database import unwritable_files, upsert
 from rubric_store.repository import (
     READ_TIMEOUT_S,
     UNKNOWN_CURSOR,
     BaseRepository,
     CursorError,
+    take_page,
     text_from_cursor,
     to_cursor,
     unknown_actor,
@@ -113,12 +114,8 @@ class ChangeMixin(LockedNames):
                 return False, current
             if found.retirement is not None:
                 raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
-            added = insert_into(rubric_aliases, connection)
-            added = added.values(project_id=project_id, name=name, alias=alias, version=version)
-            moved = added.on_conflict_do_update(
-                index_elements=list(rubric_aliases.primary_key), set_={"version": version}
-            )
-            await connection.execute(moved)
+            row = {"project_id": project_id, "name": name, "alias": alias, "version": version}
+            await connection.execute(upsert(rubric_aliases, connection), row)
             before = None if current is None else (await _version(connection, project_id, name, current)).digest
             await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
         return True, version
@@ -290,13 +287,12 @@ class ListMixin(BaseRepository):
         page = queries.page(
             project_id, self._engine.dialect.name, prefix=prefix, tag=tag, words=words, after=name, limit=limit + 1
         )
-        rows = await self._read(page)
-        names = [row.name for row in rows[:limit]]
-        tags, aliases = await self._labels(project_id, names)
+        rows, cursor = take_page(await self._read(page), limit, lambda row: to_cursor(row.name))
+        tags, aliases = await self._labels(project_id, [row.name for row in rows])
         summaries = [
-            RubricSummary(**row._mapping, tags=tuple(tags[row.name]), aliases=aliases[row.name]) for row in rows[:limit]
+            RubricSummary(**row._mapping, tags=tuple(tags[row.name]), aliases=aliases[row.name]) for row in rows
         ]
-        return RubricPage(rubrics=tuple(summaries), next_cursor=to_cursor(names[-1]) if rows[limit:] else None)
+        return RubricPage(rubrics=tuple(summaries), next_cursor=cursor)
 
     async def history(
         self, project_id: str, name: str, *, after: str | None = None, limit: int = 100
@@ -320,7 +316,8 @@ class ListMixin(BaseRepository):
             if not _NUMBER.fullmatch(number):
                 raise CursorError(UNKNOWN_CURSOR)
             listed = listed.where(versions.c.version < int(number))
-        rows = await self._read(listed.order_by(versions.c.version.desc()).limit(limit + 1))
+        found = await self._read(listed.order_by(versions.c.version.desc()).limit(limit + 1))
+        rows, cursor = take_page(found, limit, lambda row: to_cursor(str(row.version)))
         if not rows and after is not None:
             raise CursorError(UNKNOWN_CURSOR)
         if not rows:
@@ -329,8 +326,8 @@ class ListMixin(BaseRepository):
         return RubricHistory(
             name=name,
             tags=tuple(tags[name]),
-            versions=tuple([summary_of(row, aliases[name]) for row in rows[:limit]]),
-            next_cursor=to_cursor(str(rows[limit - 1].version)) if rows[limit:] else None,
+            versions=tuple([summary_of(row, aliases[name]) for row in rows]),
+            next_cursor=cursor,
         )
 
     async def aliases(self, project_id: str, name: str) -> RubricAliases:
