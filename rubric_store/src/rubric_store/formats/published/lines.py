@@ -142,7 +142,7 @@ def _not_in_srar(criterion: Criterion) -> Iterator[str]:
     elif criterion.kind != "pitfall" and criterion.weight <= 0:
         yield f"SRaR cannot express a weight of 0 or less, and this one is {criterion.weight:g}"
     if set("\n\r") & set(criterion.description):
-        yield "SRaR has one line per criterion, and this one has several; write_srar it in one"
+        yield "SRaR has one line per criterion, and this one has several; write it in one"
 
 
 _FRONTIERSCIENCE_LINE = re.compile(
