@@ -449,7 +449,7 @@ def delete_empty_runs(connection: Connection, project_id: str) -> None:
     names = list(connection.execute(empty).scalars())
     for table in (*tables.TABLES, tables.measures):
         for name in names:
-            connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
+            connection.execute(delete(table).filter_by(project_id=project_id, run=name))
 
 
 def _upsert(connection: Connection, table: Table, figures_by_key: dict[RowKey, Any]) -> None:

@@ -479,10 +479,8 @@ def _key_digest(submission: Submission) -> bytes:
 
 async def _find_submission(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
     """The row that a submission created, if any; raises `ValueError` if its request was a different one."""
-    mine = and_(
-        operations.c.project_id == project_id, operations.c.submission == sha256(submission.key.encode()).digest()
-    )
-    row = (await connection.execute(select(operations).where(mine))).one_or_none()
+    mine = select(operations).filter_by(project_id=project_id, submission=_key_digest(submission))
+    row = (await connection.execute(mine)).one_or_none()
     if row is not None and row.asked != submission.asked:
         raise ValueError(
             f"operation {row.operation_id} was submitted with the same Idempotency-Key and different content; use a "

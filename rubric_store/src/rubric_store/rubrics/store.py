@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Table, delete, func, select, text, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -75,10 +75,6 @@ from trainer_client.wire.problems import field_errors
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
-def _of_name(table: Table, project_id: str, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return table.c.project_id == project_id, table.c.name == name
-
-
 async def _version(connection: AsyncConnection, project_id: str, name: str, version: int | None) -> RubricVersion:
     row = (await connection.execute(queries.version(project_id, Reference(name, version, None)))).one_or_none()
     if row is None:
@@ -100,12 +96,12 @@ async def _set_retirement(
 ) -> RubricVersion:
     name = version.name
     before = await _version(connection, project_id, name, None)
-    mine = _of_name(versions, project_id, name)
-    retired = update(versions).where(*mine, versions.c.version == version.version)
+    mine = {"project_id": project_id, "name": name}
+    retired = update(versions).filter_by(**mine, version=version.version)
     await connection.execute(retired.values(retired_at=at, retired_reason=reason))
-    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
+    in_use = select(func.max(versions.c.version)).filter_by(**mine, retired_at=None).scalar_subquery()
     newest = func.coalesce(in_use, rubrics.c.latest_version)
-    await connection.execute(update(rubrics).where(*_of_name(rubrics, project_id, name)).values(current_version=newest))
+    await connection.execute(update(rubrics).filter_by(**mine).values(current_version=newest))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
         await store_words(connection, project_id, name, words_of(one.description for one in current.criteria))
@@ -400,11 +396,7 @@ class RubricStore(ValidationMixin):
             current = await _alias(connection, project_id, name, alias)
             if current is None or current != expected:
                 return False, current
-            await connection.execute(
-                delete(rubric_aliases).where(
-                    *_of_name(rubric_aliases, project_id, name), rubric_aliases.c.alias == alias
-                )
-            )
+            await connection.execute(delete(rubric_aliases).filter_by(project_id=project_id, name=name, alias=alias))
             removed = await _version(connection, project_id, name, current)
             await self._add_audit_entry(
                 connection, project_id, "alias.removed", f"{name}@{alias}", removed.digest, None
@@ -425,7 +417,7 @@ class RubricStore(ValidationMixin):
             raise ValueError(f"{wrong.field}: {wrong.message}") from None
         async with self._begin_locked(project_id, name) as connection:
             before = await tags_of(connection, project_id, name)
-            await connection.execute(delete(rubric_tags).where(*_of_name(rubric_tags, project_id, name)))
+            await connection.execute(delete(rubric_tags).filter_by(project_id=project_id, name=name))
             await add_tags(connection, project_id, name, wanted)
             after = await tags_of(connection, project_id, name)
             await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
@@ -518,7 +510,7 @@ class RubricStore(ValidationMixin):
             ValueError: the limit is out of range.
         """
         _check_limit(limit, "versions")
-        listed = select(*VERSION_COLUMNS, versions.c.criteria_count).where(*_of_name(versions, project_id, name))
+        listed = select(*VERSION_COLUMNS, versions.c.criteria_count).filter_by(project_id=project_id, name=name)
         if after is not None:
             number = text_from_cursor(after)
             if not _NUMBER.fullmatch(number):

@@ -200,8 +200,8 @@ class TenantStore(BaseRepository):
 
     async def has_ended(self, project_id: str, session_id: str) -> bool:
         """Whether a session was ended; not whether it has expired."""
-        this = (ended_sessions.c.project_id == project_id, ended_sessions.c.session_id == session_id)
-        return bool(await self._read(select(ended_sessions.c.session_id).where(*this)))
+        this = select(ended_sessions.c.session_id).filter_by(project_id=project_id, session_id=session_id)
+        return bool(await self._read(this))
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         """Store when keys were last used; a time earlier than the stored one is ignored."""
