@@ -454,12 +454,11 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
     document, known = as_document(rubric), check_format(format)
     if known not in _WRITERS:
         raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
-    unsupported = _UNSUPPORTED.get(known, lambda _: ())
-    problems = [
-        FormatProblem(f"criterion {one.id}", reason) for one in document.content.criteria for reason in unsupported(one)
-    ]
-    if problems:
-        raise FormatError(problems)
+    if (unsupported := _UNSUPPORTED.get(known)) is not None:
+        criteria = document.content.criteria
+        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
+        if problems:
+            raise FormatError(problems)
     text = _WRITERS[known](document)
     try:
         reread = read_document(text, known)
