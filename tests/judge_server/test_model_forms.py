@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from judge_server.engines.common import HARMONY, TAGS, thinking_marks
-from judge_server.engines.vllm.engine import VllmTokenizer
+from judge_server.engines.vllm.tokenizer import VllmTokenizer
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import builtin_sets, load_set
 from tests.fixtures.model_tokenizers import CONTROL, GRANITE_CONTROL, GRANITE_TURNS, gpt_oss_template, model_tokenizer
