@@ -29,7 +29,7 @@ cost while both classes wait.
 import math
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -131,7 +131,7 @@ class FairQueue(Generic[T]):
             "online": defaultdict(make_run_clock),
             "bulk": defaultdict(make_run_clock),
         }
-        self._waiting: dict[Priority, dict[str, _RunQueue[T]]] = {"online": {}, "bulk": {}}
+        self._waiting: dict[Priority, _ByProject[T]] = {"online": {}, "bulk": {}}
         self._length = 0
 
     def __len__(self) -> int:
@@ -139,57 +139,56 @@ class FairQueue(Generic[T]):
 
     def push(self, entry: FairQueueItem[T]) -> None:
         """Add an item behind those of its run and class; a resumed item goes behind the other resumed ones."""
-        runs, project = self._waiting[entry.priority], project_of_run(entry.run)
-        if not runs:
+        projects, project = self._waiting[entry.priority], project_of_run(entry.run)
+        if not projects:
             self._classes.activate(entry.priority)
+        if project not in projects:
+            self._projects[entry.priority].activate(project)
+            projects[project] = {}
+        runs, clock = projects[project], self._runs[entry.priority][project]
         if entry.run not in runs:
-            if project not in map(project_of_run, runs):
-                self._projects[entry.priority].activate(project)
             runs[entry.run] = _RunQueue()
-            self._runs[entry.priority][project].activate(entry.run, self._weight(entry))
-        self._runs[entry.priority][project].add(entry)
+            clock.activate(entry.run, self._weight(entry))
+        clock.add(entry)
         runs[entry.run].add(entry)
         self._length += 1
 
     def remove(self, entry: FairQueueItem[T]) -> bool:
         """Remove an item; return False if it is not in the queue."""
-        runs = self._waiting[entry.priority]
-        run_queue = runs.get(entry.run)
+        project = project_of_run(entry.run)
+        run_queue = self._waiting[entry.priority].get(project, {}).get(entry.run)
         if run_queue is None or not run_queue.discard(entry):
             return False
         self._length -= 1
-        self._runs[entry.priority][project_of_run(entry.run)].remove(entry)
+        self._runs[entry.priority][project].remove(entry)
         self._discard_idle(entry)
         return True
 
-    def pop(self, excluded_runs: Container[str] = ()) -> FairQueueItem[T] | None:
+    def pop(self, excluded_runs: Collection[str] = ()) -> FairQueueItem[T] | None:
         """Remove and return the next item; return None if only excluded runs have items.
 
         An excluded run does not catch up later on the service it missed.
         """
         heads: dict[Priority, FairQueueItem[T]] = {}
-        eligible: dict[Priority, dict[str, list[str]]] = {}
-        for priority, runs in self._waiting.items():
-            eligible[priority] = _by_project([run for run in runs if run not in excluded_runs])
-            if eligible[priority]:
-                project = self._projects[priority].first(eligible[priority])
-                own = {run: runs[run] for run in eligible[priority][project]}
-                heads[priority] = own[self._runs[priority][project].first(own)].first()
+        eligible = {priority: _without(excluded_runs, projects) for priority, projects in self._waiting.items()}
+        for priority, projects in eligible.items():
+            if projects:
+                project = self._projects[priority].first(projects)
+                runs = projects[project]
+                heads[priority] = runs[self._runs[priority][project].first(runs)].first()
         if not heads:
             return None
         costs = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
         entry = heads[self._classes.earliest_finish(costs)]
-        project, waiting = project_of_run(entry.run), self._waiting[entry.priority]
-        project_clock, run_clocks = self._projects[entry.priority], self._runs[entry.priority]
-        waiting[entry.run].discard(entry)
+        project, projects = project_of_run(entry.run), self._waiting[entry.priority]
+        projects[project][entry.run].discard(entry)
         self._length -= 1
         self._classes.charge(entry.priority, costs[entry.priority])
-        project_clock.charge(project, entry.cost / entry.share)
-        skipped = [other for other in waiting if other in excluded_runs]
-        run_clocks[project].serve(entry, skipped)
-        for other in skipped:
-            if project_of_run(other) not in eligible[entry.priority]:
-                project_clock.skip(project_of_run(other))
+        self._projects[entry.priority].charge(project, entry.cost / entry.share)
+        self._runs[entry.priority][project].serve(entry, [run for run in excluded_runs if run in projects[project]])
+        for other in projects:
+            if other not in eligible[entry.priority]:
+                self._projects[entry.priority].skip(other)
         self._discard_idle(entry)
         return entry
 
@@ -198,12 +197,15 @@ class FairQueue(Generic[T]):
 
     def _discard_idle(self, entry: FairQueueItem[T]) -> None:
         """Drop the run of an item that left the queue, if the run is now empty, and tags that are out of date."""
-        runs = self._waiting[entry.priority]
-        if not runs[entry.run]:
-            del runs[entry.run]
-            project, waiting = project_of_run(entry.run), _by_project(runs)
-            self._projects[entry.priority].forget(waiting)
-            self._runs[entry.priority][project].forget(waiting.get(project, ()))
+        projects, project = self._waiting[entry.priority], project_of_run(entry.run)
+        runs = projects[project]
+        if runs[entry.run]:
+            return
+        del runs[entry.run]
+        self._runs[entry.priority][project].forget(runs)
+        if not runs:
+            del projects[project]
+        self._projects[entry.priority].forget(projects)
 
 
 class _RunQueue(Generic[T]):
@@ -235,11 +237,19 @@ class _RunQueue(Generic[T]):
         return next(iter(self._resumed or self._new))
 
 
-def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
-    projects: dict[str, list[str]] = {}
-    for run in runs:
-        projects.setdefault(project_of_run(run), []).append(run)
-    return projects
+_ByProject = dict[str, dict[str, _RunQueue[T]]]
+"""The runs that wait, by project."""
+
+
+def _without(excluded_runs: Collection[str], projects: _ByProject[T]) -> _ByProject[T]:
+    """Return the projects with their runs that are not excluded."""
+    if not excluded_runs:
+        return projects
+    left = {
+        project: {run: queue for run, queue in runs.items() if run not in excluded_runs}
+        for project, runs in projects.items()
+    }
+    return {project: runs for project, runs in left.items() if runs}
 
 
 class _VirtualClock(Generic[K]):
