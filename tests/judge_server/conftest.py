@@ -11,7 +11,7 @@ from pebble import ProcessPool
 
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.worker_pool import WorkerPool
+from judge_server.scheduling.worker_pool import WorkerPool
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.short_intervals import short_intervals

@@ -16,9 +16,9 @@ from judge_server.errors import CannotLoad, EngineUnavailable, NotReady, Weights
 from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.combining import Band, CascadeRule
 from judge_server.judging.questions import JudgingConfig
-from judge_server.pools import PoolRules
 from judge_server.ports import Adapter, Batch, CallFailure, Engine, EngineIdentity, Reply
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scheduling.sleep import Lease
 from judge_server.scheduling.weights import WeightsOrder, WeightsReport
 from judge_server.scoring.cache import MemoryCache

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.queueing import FairQueue, FairQueueItem
+from judge_server.scheduling.queueing import FairQueue, FairQueueItem
 from tests.hypothesis_examples import examples
 from trainer_client.wire import Priority
 

@@ -14,8 +14,8 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
 from judge_server.judging.results import Caller, collect
 from judge_server.ports import CallFailure, Reply
-from judge_server.queueing import DecayingRate
 from judge_server.scheduling.metrics import NO_RUN_LABEL, OTHER_LABEL, RunTable
+from judge_server.scheduling.queueing import DecayingRate
 from judge_server.scoring.judge import Judge
 from tests.hypothesis_examples import examples
 from tests.judge_server.conftest import Serve

@@ -3,7 +3,7 @@
 import pytest
 
 from judge_server.errors import Overloaded
-from judge_server.queueing import QueueLimits
+from judge_server.scheduling.queueing import QueueLimits
 
 
 class Clock:

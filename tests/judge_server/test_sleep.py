@@ -14,9 +14,9 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import CannotSleep, EngineUnavailable, NotReady
 from judge_server.judging.combining import Band, CascadeRule
 from judge_server.judging.results import Outcomes, collect
-from judge_server.pools import PoolRules
 from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
 from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scheduling.sleep import Lease
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.combined import CombinedJudge

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from judge_server.worker_pool import WorkerPool
+from judge_server.scheduling.worker_pool import WorkerPool
 
 
 class HeldUp:

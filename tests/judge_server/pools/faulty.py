@@ -9,8 +9,8 @@ import pytest
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
-from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, Engine, EngineIdentity, Reply
+from judge_server.scheduling.pools import PoolRules
 from tests.judge_server.engines import failures
 
 QUESTIONS = ("Is it?", "Is it not?", "Is it so?", "Why?")

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import CircuitBreaker
+from judge_server.scheduling.pools import CircuitBreaker
 from tests.hypothesis_examples import examples
 
 

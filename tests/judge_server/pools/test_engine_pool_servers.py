@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
-from judge_server.pools import PoolRules
+from judge_server.scheduling.pools import PoolRules
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity_of, replies, started
 from tests.judge_server.openai_fixtures import LlamaCppServer
 from tests.judge_server.openai_fixtures import llamacpp_server as other_llamacpp_server

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import Member, MemberUnavailable, Pool, PoolRules, ranked
+from judge_server.scheduling.pools import Member, MemberUnavailable, Pool, PoolRules, ranked
 from tests.hypothesis_examples import examples
 from tests.judge_server.pools.faulty import said
 from tests.judge_server.pools.test_breaker import Clock

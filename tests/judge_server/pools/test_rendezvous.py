@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import key_of, ranked
+from judge_server.scheduling.pools import key_of, ranked
 from tests.hypothesis_examples import examples
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=2, max_size=8, unique=True)

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.verifiers import Check, Checker
+from judge_server.scheduling.checker import Checker
+from judge_server.verifiers import Check
 from tests.judge_server.verifiers.checks import answered, check
 
 pytestmark = pytest.mark.processes

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from judge_server.verifiers.checker import MAX_SLOW_RUNS, SLOW_RUN_S, CheckOwner, CheckScheduler, RunHistory
+from judge_server.scheduling.checker import MAX_SLOW_RUNS, SLOW_RUN_S, CheckOwner, CheckScheduler, RunHistory
 
 
 class CheckHarness:

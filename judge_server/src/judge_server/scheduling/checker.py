@@ -14,11 +14,12 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple, assert_never
 
+from judge_server.judging.results import project_of_run
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits, project_of_run
+from judge_server.scheduling.queueing import FairQueue, FairQueueItem, QueueLimits
+from judge_server.scheduling.worker_pool import WorkerExited, WorkerPool
 from judge_server.verifiers.check import Check
 from judge_server.verifiers.worker import WALL_CLOCK_FACTOR, compile_within, decide, decide_within, init_worker
-from judge_server.worker_pool import WorkerExited, WorkerPool
 from rubric_store.byte_cache import ByteCache
 from trainer_client.wire import Priority
 from trainer_client.wire.criteria import (

@@ -15,14 +15,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
+
+from judge_server.ports import MemberState, MemberView
 
 log = logging.getLogger("adjudge")
 
 T = TypeVar("T")
 
 BreakerState = Literal["closed", "open", "half_open"]
-MemberState = BreakerState | Literal["gone"]
 
 
 class CircuitBreaker:
@@ -97,14 +98,6 @@ class CircuitBreaker:
 
 class MemberUnavailable(Exception):
     """A member went down before or during a call."""
-
-
-class MemberView(NamedTuple):
-    """A member's status for operators: its name without credentials, its state, and its current load."""
-
-    name: str
-    state: MemberState
-    load: int
 
 
 class Member(Generic[T]):

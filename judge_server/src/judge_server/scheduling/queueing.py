@@ -29,19 +29,17 @@ cost while both classes wait.
 import math
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
 from judge_server.errors import Overloaded
-from rubric_store.tenants.rows import DEFAULT_PROJECT
+from judge_server.judging.results import label_of_run, project_of_run
 from trainer_client.wire import Priority
 
 T = TypeVar("T")
 K = TypeVar("K", bound=str)
-
-NUL = "\0"
 
 _IDLE_TAGS_KEPT = 64
 
@@ -56,17 +54,6 @@ The end of a batch that grew forever would never come nearer, so it would be ser
 
 _NEGLIGIBLE_COUNT = 1e-6
 _MIN_RATE_WINDOW_S = 1.0
-
-
-def project_of_run(run: str) -> str:
-    """The project in a caller's run key, which is `run` or `project`, NUL, `run`."""
-    project_id, nul, _ = run.partition(NUL)
-    return project_id if nul else DEFAULT_PROJECT
-
-
-def label_of_run(run: str) -> str:
-    """A caller's run key in readable form: `run`, or `project/run`."""
-    return run.replace(NUL, "/")
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +151,7 @@ class FairQueue(Generic[T]):
         self._discard_idle(entry)
         return True
 
-    def pop(self, excluded_runs: Collection[str] = ()) -> FairQueueItem[T] | None:
+    def pop(self, excluded_runs: Container[str] = ()) -> FairQueueItem[T] | None:
         """Remove and return the next item; return None if only excluded runs have items.
 
         An excluded run does not catch up later on the service it missed.
@@ -185,7 +172,7 @@ class FairQueue(Generic[T]):
         self._length -= 1
         self._classes.charge(entry.priority, costs[entry.priority])
         self._projects[entry.priority].charge(project, entry.cost / entry.share)
-        self._runs[entry.priority][project].serve(entry, [run for run in excluded_runs if run in projects[project]])
+        self._runs[entry.priority][project].serve(entry, [run for run in projects[project] if run in excluded_runs])
         for other in projects:
             if other not in eligible[entry.priority]:
                 self._projects[entry.priority].skip(other)
@@ -241,7 +228,7 @@ _ByProject = dict[str, dict[str, _RunQueue[T]]]
 """The runs that wait, by project."""
 
 
-def _without(excluded_runs: Collection[str], projects: _ByProject[T]) -> _ByProject[T]:
+def _without(excluded_runs: Container[str], projects: _ByProject[T]) -> _ByProject[T]:
     """Return the projects with their runs that are not excluded."""
     if not excluded_runs:
         return projects
