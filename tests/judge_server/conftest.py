@@ -16,7 +16,7 @@ from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
-from tests.judge_server.engines import (
+from tests.judge_server.engines.fixtures import (
     engine,
     fetched,
     identity,
@@ -28,7 +28,7 @@ from tests.judge_server.engines import (
     spare_llamacpp,
     spare_openai,
 )
-from tests.judge_server.openai_fixtures import llamacpp_server
+from tests.judge_server.engines.openai.fixtures import llamacpp_server
 
 __all__ = [
     "engine",
