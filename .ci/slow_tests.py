@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PARTS = 3
 OPERATIONS = ("judge_server/src/judge_server/operations/", "services/src/adjudge_services/worker")
-REMOTE = ("judge_server/src/judge_server/remote/", "judge_server/src/judge_server/pools.py")
+REMOTE = ("judge_server/src/judge_server/remote/", "judge_server/src/judge_server/scheduling/pools.py")
 LEDGER = ("judge_server/src/judge_server/ledger/", "rubric_store/src/rubric_store/ledger/")
 DATABASE = ("rubric_store/src/rubric_store/database.py", "rubric_store/src/rubric_store/migrations/")
 PACKAGING = ("/pyproject.toml", "constraints.txt", "docker/")
@@ -25,8 +25,8 @@ COVERS = {
     "tests/judge_server/faults/test_engine_endpoints.py": (*REMOTE, "judge_server/src/judge_server/scheduling/"),
     "tests/judge_server/faults/test_redis.py": ("judge_server/src/judge_server/cache",),
     "tests/judge_server/ledger/": LEDGER,
-    "tests/judge_server/pools/": (*REMOTE, "judge_server/src/judge_server/engines/openai/"),
-    "tests/judge_server/test_openai_engine_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
+    "tests/judge_server/engines/pool/": (*REMOTE, "judge_server/src/judge_server/engines/"),
+    "tests/judge_server/engines/openai/test_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
     "tests/judge_server/verifiers/": ("judge_server/src/judge_server/verifiers/",),
     "tests/services/faults/test_backup.py": ("services/src/adjudge_services/", *DATABASE, *LEDGER),
     "tests/services/faults/test_ledger.py": LEDGER,

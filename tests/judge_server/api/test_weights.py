@@ -11,8 +11,8 @@ from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.conftest import Serve
+from tests.judge_server.scheduling.test_changing_weights import ChangingEngine, adapters
 from tests.judge_server.support import request
-from tests.judge_server.test_changing_weights import ChangingEngine, adapters
 
 PATH = "/v1/judges/default/weights"
 CONTROL = {

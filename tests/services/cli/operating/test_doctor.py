@@ -16,7 +16,7 @@ from rubric_store import SQLOperations
 from rubric_store.operations.rows import NewChunk, NewOperation
 from tests.fixtures.ports import unused_port
 from tests.fixtures.redis_process import RedisProcess
-from tests.judge_server.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
+from tests.judge_server.engines.systemone.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
 from tests.services.command import adjudge
 from tests.services.processes import listening
 from trainer_client import Client

@@ -14,8 +14,8 @@ from judge_server.api.service import Service
 from judge_server.errors import ServiceError
 from judge_server.judging.calibration import NEUTRAL, StoredCalibration
 from judge_server.judging.questions import JudgingConfig
-from judge_server.pools import MemberView
-from judge_server.queueing import project_of_run
+from judge_server.judging.results import project_of_run
+from judge_server.ports import MemberView
 from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import JudgingProtocol
 
