@@ -19,8 +19,9 @@ from judge_server.api.console.charts import (
     round_steps,
     sparkline,
 )
-from judge_server.api.console.responses import RecordedReward, explain, read_text
+from judge_server.api.console.responses import read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
+from judge_server.scoring.explanation import RecordedReward, explain
 from judge_server.scoring.scorer import reward_of
 from trainer_client.rewards import ResponseFacts, UnsuitableRubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judge_server.api.console.charts import signed
 from judge_server.api.console.groups import HeatStep, segments
 from judge_server.api.console.responses import TextPart
-from judge_server.api.console.runs import StepAxis, read_changes
+from judge_server.api.console.run_charts import StepAxis, read_changes
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
 from tests.judge_server import support

@@ -15,14 +15,12 @@ from starlette.routing import Route
 
 from judge_server.api.auth import CONSOLE, AccessMiddleware, identity_of
 from judge_server.api.console import (
-    audits,
     groups,
     judges,
     labels,
     operations,
     playground,
     responses,
-    rubric_changes,
     rubrics,
     runs,
 )
@@ -155,12 +153,10 @@ def _end(form: Form) -> datetime | None:
 
 
 _ROUTERS = (
-    audits.router,
     runs.router,
     responses.router,
     groups.router,
     rubrics.router,
-    rubric_changes.router,
     judges.router,
     labels.router,
     playground.router,

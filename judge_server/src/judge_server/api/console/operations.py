@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -13,8 +13,10 @@ from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
 from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.measuring.separation import CriterionSeparation
-from trainer_client.wire import parse_reference
+from judge_server.scoring.rubrics import find_rubric
+from trainer_client.wire import DEFAULT_JUDGE, RewardMode, parse_reference
 from trainer_client.wire.operations import Operation
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 FIGURES: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -184,3 +186,54 @@ async def change(console: Console, request: Request, form: Form) -> Response:
 async def _read(console: Console, request: Request) -> Operation:
     id_ = text_parameter(request, "id")[:_MAX_ID]
     return await console.service.running_operations().get(project_of(request), id_)
+
+
+# -- how well a rubric separates good responses from bad ones
+
+_EARLIER = 10
+_MODES = tuple(mode for mode in get_args(RewardMode) if mode not in NEEDS_NO_RUBRIC)
+
+
+@router.get("/rubric/discriminate", scope="score")
+async def discriminate(console: Console, request: Request) -> Response:
+    """The form, and what was measured of this rubric before."""
+    return await _form_page(console, request, text_parameter(request, "reference"))
+
+
+@router.post("/rubric/discriminate", scope="score", with_file=True)
+async def start(console: Console, request: Request, form: Form) -> Response:
+    """Start the measurement and go to its page; the form again if the responses cannot be used."""
+    project, reference = project_of(request), form.text("reference")
+    version = await find_rubric(console.service.rubrics, project, reference)
+    file = form.file("file")
+    text = form.text("pairs") if file is None else file.content.decode("utf-8-sig", "replace")
+    mode, judge = form.text("mode") or _MODES[0], form.text("judge") or DEFAULT_JUDGE
+    filled = {"pairs": form.text("pairs"), "mode": mode, "judge": judge}
+    if not text.strip():
+        return await _form_page(console, request, reference, filled, "Paste responses, or choose a file of them.")
+    asked: dict[str, Any] = {
+        "groups": text, "rubric": version.reference, "reward": {"mode": mode}, "judge": judge,
+        "run": f"discriminate {version.reference}"[:256], "allow_retired": True,
+    }  # fmt: skip
+    try:
+        made = await console.service.running_operations().submit(project, "discriminate_rubrics", asked)
+    except ValueError as error:
+        return await _form_page(console, request, reference, filled, str(error))
+    return RedirectResponse(address("operation", id=made.id), 303)
+
+
+async def _form_page(
+    console: Console, request: Request, reference: str, filled: dict[str, str] | None = None, problem: str = ""
+) -> Response:
+    project = project_of(request)
+    version = await find_rubric(console.service.rubrics, project, reference)
+    own = [
+        one
+        for one in (await console.service.running_operations().list(project)).operations
+        if is_of_rubric(one, version.name)
+    ]
+    return console.page(
+        request, "discriminate.html.jinja", 422 if problem else 200, version=version, problem=problem, modes=_MODES,
+        filled=filled or {"pairs": "", "mode": _MODES[0], "judge": DEFAULT_JUDGE}, judges=console.service.names,
+        earlier=[(one, separation_of(one)) for one in own[:_EARLIER]],
+    )  # fmt: skip

@@ -19,13 +19,14 @@ from judge_server.api.auth import project_of
 from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.groups import HeatStep, Segment, segments, shade
 from judge_server.api.console.rendering import Console, PageRouter, address
-from judge_server.api.console.responses import Explanation, RecordedReward, TextPart, explain, outcome_of
+from judge_server.api.console.responses import TextPart, outcome_of
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.scoring import prepare
 from judge_server.errors import ServiceError, invalid_field, invalid_request
 from judge_server.ports import RubricTexts
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring.explanation import Explanation, RecordedReward, explain
 from judge_server.scoring.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
 from trainer_client.rewards import ResponseFacts
