@@ -176,7 +176,7 @@ async def _item(
     texts = await labels.texts(row.project_id, digests)
     criteria = rubrics.get(row.rubric or b"", ())
     criterion = next((one for one in criteria if one.id == use.votes[0][0].criterion), None)
-    response = ShownResponse(use, tuple(criteria), texts.get(row.response))
+    response = ShownResponse(use, tuple(criteria), texts.get(row.response), row.position + 1)
     given = await labels.labels(LabelFilter(row.project_id, row.run, (row.request,)))
     key = key_of(use)
     state = label_state(key, [label for label in given if label.verdict == key], labeller, judge_says(use))

@@ -77,16 +77,13 @@ class ShownResponse:
     Attributes:
         criteria: the criteria of its rubric; None if the ledger does not have the rubric.
         text: its text as JSON; None if the ledger keeps no texts.
+        number: its number in the group, from 1.
     """
 
     record: UseRecord
     criteria: tuple[Criterion, ...] | None
     text: str | None
-
-    @property
-    def number(self) -> int:
-        """Its number in the group, from 1."""
-        return self.record.response.position + 1
+    number: int
 
     @property
     def reward(self) -> float | None:
@@ -193,7 +190,12 @@ async def show_records(
     texts = await ledger.texts(project, list(digests)) if records else {}
     criteria = {digest: read_criteria(texts.get(digest)) for digest in rubrics}
     return [
-        ShownResponse(record, criteria.get(record.response.rubric or b""), texts.get(record.response.response))
+        ShownResponse(
+            record,
+            criteria.get(record.response.rubric or b""),
+            texts.get(record.response.response),
+            record.response.position + 1,
+        )
         for record in records
     ], texts
 
@@ -293,7 +295,7 @@ async def responses(console: Console, request: Request) -> Response:
     def matches(record: UseRecord) -> bool:
         if wanted.criterion is None:
             return True
-        verdicts = ShownResponse(record, None, None).verdicts
+        verdicts = recorded_verdicts(record)
         told = next((outcome_of(verdict) for verdict in verdicts if verdict.criterion == wanted.criterion), None)
         return told is not None and wanted.outcome in (None, told)
 
