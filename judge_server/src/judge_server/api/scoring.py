@@ -11,13 +11,17 @@ from typing import Annotated, Any
 from fastapi import Body, Request, Response
 from pydantic import BaseModel
 
-from judge_server.api.auth import project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.http.problems import event_line, lines_response, problem_responses
 from judge_server.api.http.requests import api_router, refuse_unusable_patterns
 from judge_server.api.http.responses import NDJSON, BlocksResponse, encode_json, run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, is_of_worker, record_id_of, recorder_of
+from judge_server.api.idempotency import IdempotencyKey, record_id_of
 from judge_server.api.service import service_of
+from judge_server.ledger.recorder import AttemptRecorder
 from judge_server.observability.logs import bind_log_context
+from judge_server.operations.worker_tokens import WORKER_ACTOR
+from judge_server.ports.operations import WILL_RETRY_HEADER
+from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer, StreamPart
 from trainer_client.wire import (
@@ -113,7 +117,10 @@ async def prepare(
     bind_log_context(run=body.run)
     own = [group.rubric for group in body.groups]
     await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    recorder = recorder_of(request)
+    recorder: RecordSink | None = service.recorder
+    if service.recorder is not None and _is_of_worker(request):
+        will_retry = request.headers[WILL_RETRY_HEADER] == "true"
+        recorder = AttemptRecorder(service.recorder, will_retry=will_retry)
     if isinstance(body, RewardRequest):
         recorder = service.recorder_for(body, recorder)
     scorer = service.scorer(body.judge, recorder)
@@ -127,11 +134,16 @@ async def _respond(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Re
     async def encoded() -> list[bytes]:
         answer = await work
         recorder = service_of(request).recorder
-        if recorder is not None and is_of_worker(request):
+        if recorder is not None and _is_of_worker(request):
             await recorder.spooled()
         return await encode_json(answer, take_apart=True)
 
     return BlocksResponse(await run_while_connected(request, encoded()))
+
+
+def _is_of_worker(request: Request) -> bool:
+    """Whether a worker asks, whose header says whether it will retry what fails."""
+    return WILL_RETRY_HEADER in request.headers and identity_of(request).actor == WORKER_ACTOR
 
 
 async def _reward_line(part: StreamPart) -> list[bytes]:
