@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.api.rubrics import PUBLICATION_EXAMPLE
+from judge_server.api.app import example_requests
 from tests.judge_server.api.http.test_bad_input import checked_problem
 from tests.judge_server.api.rubric_calls import ALIAS, PATH, move, team_a
 from tests.judge_server.api.test_rubrics import FIRST, publish
@@ -184,7 +184,7 @@ async def test_the_examples_of_changes_in_the_api_document_are_accepted(http: ht
         return value["value"]
 
     publication = example("post", "/v1/rubrics/{name}/versions")
-    assert publication == PUBLICATION_EXAMPLE
+    assert publication == example_requests()["publish_version"]["speed"]["value"]
     assert (await publish(http, "team/a", publication)).status_code == 201
     alias = example("put", "/v1/rubrics/{name}/aliases/{alias}")
     assert (await http.put(ALIAS, json=alias, headers={"If-None-Match": "*"})).status_code == 200

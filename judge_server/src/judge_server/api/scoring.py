@@ -6,9 +6,9 @@
 """
 
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel
 
 from judge_server.api.auth import identity_of, project_of
@@ -44,30 +44,6 @@ from trainer_client.wire.ledger import (
 
 rewards_router = api_router("rewards", "score")
 
-REWARDS_EXAMPLE: dict[str, Any] = {
-    "run": "llama-srar-3",
-    "step": 120,
-    "rubric": {
-        "criteria": [
-            {"id": "product", "kind": "suggest", "description": "Multiplies the two equations."},
-            {"id": "dropped", "kind": "pitfall", "description": "Loses the constant 2 in the expansion."},
-            {"id": "answer", "kind": "answer", "description": "The final answer is 10."},
-        ]
-    },
-    "reward": {"mode": "stepwise"},
-    "groups": [
-        {
-            "id": "q17",
-            "prompt": "x + 1/y = 3 and y + 1/x = 4. Find xy + 1/(xy).",
-            "responses": [
-                "### Step 1: multiply\n(x + 1/y)(y + 1/x) = 12\n"
-                "### Step 2: expand\nxy + 2 + 1/(xy) = 12, so \\boxed{10}"
-            ],
-            "ground_truth": "10",
-        }
-    ],
-}
-
 
 @rewards_router.post(
     "/rewards",
@@ -80,9 +56,7 @@ REWARDS_EXAMPLE: dict[str, Any] = {
 )
 async def rewards(
     request: Request,
-    body: Annotated[
-        RewardRequest, Body(openapi_examples={"stepwise": {"summary": "Step-wise", "value": REWARDS_EXAMPLE}})
-    ],
+    body: RewardRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Responds when every response is judged or the deadline has passed, whichever comes first.
@@ -157,23 +131,6 @@ async def _reward_line(part: StreamPart) -> list[bytes]:
 
 verdicts_router = api_router("verdicts", "score")
 
-VERDICTS_EXAMPLE: dict[str, Any] = {
-    "rubric": {
-        "criteria": [
-            {"id": "sure", "description": "Is sure of itself."},
-            {
-                "id": "capital",
-                "description": "Names Canberra.",
-                "verification": {"method": "contains", "all_of": ["Canberra"]},
-            },
-        ]
-    },
-    "judging": {"protocol": "binary", "rationale": True},
-    "groups": [
-        {"id": "q1", "prompt": "What is the capital of Australia?", "responses": ["Canberra.", "Sydney, I think."]}
-    ],
-}
-
 
 @verdicts_router.post(
     "/verdicts",
@@ -183,9 +140,7 @@ VERDICTS_EXAMPLE: dict[str, Any] = {
 )
 async def verdicts(
     request: Request,
-    body: Annotated[
-        VerdictRequest, Body(openapi_examples={"reasons": {"summary": "With reasons", "value": VERDICTS_EXAMPLE}})
-    ],
+    body: VerdictRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """One verdict per criterion and response. Any rubric can be used, since no reward is computed.
@@ -198,18 +153,6 @@ async def verdicts(
 
 comparisons_router = api_router("comparisons", "score")
 
-COMPARISONS_EXAMPLE: dict[str, Any] = {
-    "question": "Which response explains it better to a child?",
-    "pairs": [
-        {
-            "id": "sky",
-            "prompt": "Why is the sky blue?",
-            "a": "Sunlight is made of all colours. Air scatters the blue part most, so blue comes from everywhere.",
-            "b": "Rayleigh scattering goes with the inverse fourth power of the wavelength.",
-        }
-    ],
-}
-
 
 @comparisons_router.post(
     "/comparisons",
@@ -219,9 +162,7 @@ COMPARISONS_EXAMPLE: dict[str, Any] = {
 )
 async def comparisons(
     request: Request,
-    body: Annotated[
-        ComparisonRequest, Body(openapi_examples={"pair": {"summary": "One pair", "value": COMPARISONS_EXAMPLE}})
-    ],
+    body: ComparisonRequest,
 ) -> Response:
     """Each pair is judged twice, with either response first; if the two orders disagree, the pair is a tie."""
     bind_log_context(run=body.run)
