@@ -13,7 +13,7 @@ from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.prompts.library import builtin_sets
 from rubric_store import RubricStore
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
 from trainer_client.wire import RewardMode
