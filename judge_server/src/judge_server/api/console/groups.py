@@ -7,14 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
-from starlette.requests import Request
 from starlette.responses import Response
 
-from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.charts import signed
-from judge_server.api.console.forms import int_parameter, run_parameter, text_parameter
 from judge_server.api.console.labels import GroupLabels
-from judge_server.api.console.rendering import Console, PageRouter, Row, Table, Value, csv_response
+from judge_server.api.console.rendering import PageRouter, Row, Table, Value, Visit, csv_response
 from judge_server.api.console.responses import (
     TEXT_LIMIT,
     ShownResponse,
@@ -400,35 +397,35 @@ _RESPONSES_A_PAGE = 32
 
 
 @router.get("/group")
-async def group(console: Console, request: Request) -> Response:
+async def group(visit: Visit) -> Response:
     """The page of a group."""
-    shown = await _read(console, request)
+    shown = await _read(visit)
     view = GroupView(
         shown,
-        order=text_parameter(request, "order"),
-        rows=text_parameter(request, "rows"),
-        pair=(int_parameter(request, "left"), int_parameter(request, "right")),
-        whole=request.query_params.get("whole") == "1",
+        order=visit.text("order"),
+        rows=visit.text("rows"),
+        pair=(visit.whole_number("left"), visit.whole_number("right")),
+        whole=visit.query.get("whole") == "1",
     )
     record = shown.responses[0].record
     csv_href = group_address(record.response).replace("/group?", "/group.csv?")
     rubric = record.response.rubric
     known = None
     if rubric is not None:
-        known = await console.service.rubrics.find(project_of(request), f"sha256:{rubric.hex()}")
-    return console.page(
-        request, "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
+        known = await visit.service.rubrics.find(visit.project, f"sha256:{rubric.hex()}")
+    return visit.page(
+        "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
         heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
         weights=shown.weights,
         limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
         rubric_version=known,
-        labels=await _labels(console, request, shown),
+        labels=await _labels(visit, shown),
     )  # fmt: skip
 
 
-async def _labels(console: Console, request: Request, shown: Group) -> GroupLabels | None:
+async def _labels(visit: Visit, shown: Group) -> GroupLabels | None:
     """The labels of a group for a key that may label; None for others, and if this process keeps no labels."""
-    identity, store = identity_of(request), console.service.labels
+    identity, store = visit.identity, visit.service.labels
     if store is None or "labels:write" not in identity.permissions:
         return None
     rows = [one.record.response for one in shown.responses]
@@ -437,18 +434,18 @@ async def _labels(console: Console, request: Request, shown: Group) -> GroupLabe
 
 
 @router.get("/group.csv")
-async def group_csv(console: Console, request: Request) -> Response:
+async def group_csv(visit: Visit) -> Response:
     """The verdicts of a group."""
-    shown = await _read(console, request)
+    shown = await _read(visit)
     return csv_response(shown.table, "group.csv")
 
 
-async def _read(console: Console, request: Request) -> Group:
-    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
-    name, key = text_parameter(request, "group"), b""
+async def _read(visit: Visit) -> Group:
+    ledger, project, run = visit.ledger, visit.project, visit.run
+    name, key = visit.text("group"), b""
     with suppress(ValueError):
-        key = bytes.fromhex(text_parameter(request, "request"))
-    after = int_parameter(request, "after")
+        key = bytes.fromhex(visit.text("request"))
+    after = visit.whole_number("after")
     wanted = ResponseFilter(
         project, storable_text(run), request=key, group_id=storable_text(name), limit=_RESPONSES_A_PAGE,
         after=None if after is None else (key, min(after, 2**31 - 1)),

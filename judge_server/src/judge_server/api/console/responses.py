@@ -7,19 +7,9 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import ValidationError
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import project_of
-from judge_server.api.console.forms import (
-    choice_parameter,
-    float_parameter,
-    int_parameter,
-    run_parameter,
-    step_parameters,
-    text_parameter,
-)
-from judge_server.api.console.rendering import Console, PageRouter, Value, address
+from judge_server.api.console.rendering import PageRouter, Value, Visit, address
 from judge_server.api.console.runs import read_report
 from judge_server.api.ledger import rubric_digest
 from judge_server.errors import InvalidRequest, ServiceError
@@ -277,16 +267,16 @@ async def _search(
 
 
 @router.get("/responses")
-async def responses(console: Console, request: Request) -> Response:
+async def responses(visit: Visit) -> Response:
     """A list of responses, with the beginning of each text."""
-    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
-    given = request.query_params
-    first, last = step_parameters(request)
-    status = choice_parameter(request, "status", ("scored", "partial", "unscored"))
-    outcome = choice_parameter(request, "outcome", get_args(VerdictOutcome))
-    criterion = text_parameter(request, "criterion") or None
+    ledger, project, run = visit.ledger, visit.project, visit.run
+    given = visit.query
+    first, last = visit.steps
+    status = visit.choice("status", ("scored", "partial", "unscored"))
+    outcome = visit.choice("outcome", get_args(VerdictOutcome))
+    criterion = visit.text("criterion") or None
     wanted = ResponseFilter(
-        project, storable_text(run), first, last, float_parameter(request, "low"), float_parameter(request, "high"),
+        project, storable_text(run), first, last, visit.number("low"), visit.number("high"),
         given.get("includes_high") == "1", status, criterion=criterion and storable_text(criterion),
         outcome=outcome if criterion else None,
         limit=_RESPONSES_A_PAGE + 1,
@@ -303,36 +293,36 @@ async def responses(console: Console, request: Request) -> Response:
         lambda after: ledger.responses(wanted._replace(after=after and after[:2])),
         lambda record: (*record.key, 0),
         matches,
-        _after(request),
+        _after(visit),
         batch=wanted.limit,
         limit=_RESPONSES_A_PAGE,
     )
     found, _ = await show_records(ledger, records)
-    report = await read_report(console, request, run)
-    return console.page(
-        request, "responses.html.jinja", run=run, found=found, report=report, given=given, criterion=criterion,
-        outcome=outcome, next_href=_next_address("responses", request, run, after),
+    report = await read_report(visit, run)
+    return visit.page(
+        "responses.html.jinja", run=run, found=found, report=report, given=given, criterion=criterion,
+        outcome=outcome, next_href=_next_address("responses", visit, run, after),
     )  # fmt: skip
 
 
 @router.get("/ledger")
-async def ledger(console: Console, request: Request) -> Response:
+async def ledger(visit: Visit) -> Response:
     """A page of the verdicts of a run, oldest first; without a run, those of the latest one."""
-    reader, project = console.service.readable_ledger(), project_of(request)
+    reader, project = visit.ledger, visit.project
     recent = (await reader.runs(project, limit=_RUNS)).runs
-    if "run" not in request.query_params:
+    if "run" not in visit.query:
         if recent:
             return RedirectResponse(address("ledger", run=recent[0].run or ""), 303)
-        return console.page(request, "ledger.html.jinja", run=None)
-    run, given = run_parameter(request), request.query_params
-    outcome = choice_parameter(request, "outcome", get_args(VerdictOutcome))
-    failure = choice_parameter(request, "failure", get_args(FailureKind))
-    criterion, rubric = text_parameter(request, "criterion") or None, text_parameter(request, "rubric") or None
-    report = await read_report(console, request, run)
-    digest = await rubric_digest(console.service, project, rubric)
+        return visit.page("ledger.html.jinja", run=None)
+    run, given = visit.run, visit.query
+    outcome = visit.choice("outcome", get_args(VerdictOutcome))
+    failure = visit.choice("failure", get_args(FailureKind))
+    criterion, rubric = visit.text("criterion") or None, visit.text("rubric") or None
+    report = await read_report(visit, run)
+    digest = await rubric_digest(visit.service, project, rubric)
     passed = outcome in ("passed", "not passed")
     wanted = UseFilter(
-        project, storable_text(run), int_parameter(request, "step"), digest, criterion and storable_text(criterion),
+        project, storable_text(run), visit.whole_number("step"), digest, criterion and storable_text(criterion),
         None if outcome is None else _STATUS[outcome],
         limit=_VERDICTS_A_BATCH if passed else _VERDICTS_A_PAGE + 1,
         failure=failure,
@@ -341,29 +331,29 @@ async def ledger(console: Console, request: Request) -> Response:
         lambda after: reader.uses(wanted._replace(after=after)),
         lambda use: (use.votes[0][0].request, use.votes[0][0].place, use.votes[0][0].slot),
         lambda use: not passed or outcome_of(recorded_verdict(use.votes)) == outcome,
-        _after(request),
+        _after(visit),
         batch=wanted.limit,
         limit=_VERDICTS_A_PAGE,
     )
-    return console.page(
-        request, "ledger.html.jinja", run=run, runs=[one.run or "" for one in recent], report=report,
+    return visit.page(
+        "ledger.html.jinja", run=run, runs=[one.run or "" for one in recent], report=report,
         found=[(use, recorded_verdict(use.votes)) for use in found], given=given,
         outcomes=get_args(VerdictOutcome), failures=get_args(FailureKind),
-        next_href=_next_address("ledger", request, run, after),
+        next_href=_next_address("ledger", visit, run, after),
     )  # fmt: skip
 
 
-def _after(request: Request) -> Place | None:
-    cursor = text_parameter(request, "after")
+def _after(visit: Visit) -> Place | None:
+    cursor = visit.text("after")
     try:
         return decode_cursor(cursor) if cursor else None
     except ValueError:
         raise InvalidRequest("after: the place to continue after is invalid; go back to the first page") from None
 
 
-def _next_address(page: str, request: Request, run: str, after: Place | None) -> str:
+def _next_address(page: str, visit: Visit, run: str, after: Place | None) -> str:
     """The page that continues after a place, with the same filters; empty at the end."""
     if after is None:
         return ""
-    kept = {name: value for name, value in request.query_params.items() if name not in ("after", "run")}
+    kept = {name: value for name, value in visit.query.items() if name not in ("after", "run")}
     return address(page, run=run, **kept, after=encode_cursor(VerdictKey(run, *after)))

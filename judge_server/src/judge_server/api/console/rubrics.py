@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import project_of
-from judge_server.api.console.forms import Form, UploadedFile, choice_parameter, int_parameter, text_parameter
-from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
+from judge_server.api.console.forms import Form, UploadedFile
+from judge_server.api.console.rendering import PageRouter, Row, Table, Visit, address, csv_response
 from judge_server.api.console.responses import read_criteria
 from judge_server.api.console.run_charts import HEAT_LEVELS
-from judge_server.api.http.requests import refuse_unusable_criteria
+from judge_server.api.http.requests import refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.errors import InvalidRequest, NotFound, TooLarge
 from judge_server.ledger.rows import digest_bytes
 from judge_server.ports import LintFinding, NamedRubric, RubricFile
@@ -226,78 +224,78 @@ _DONE = {
 
 
 @router.get("/rubric")
-async def rubric(console: Console, request: Request) -> Response:
+async def rubric(visit: Visit) -> Response:
     """A published version, by reference or digest; or the criteria of a rubric that the ledger has."""
-    project, digest = project_of(request), text_parameter(request, "digest")
-    if reference := text_parameter(request, "reference"):
-        return await _version(console, request, await find_rubric(console.service.rubrics, project, reference))
-    known = await console.service.rubrics.find(project, digest) if digest.startswith("sha256:") else None
+    project, digest = visit.project, visit.text("digest")
+    if reference := visit.text("reference"):
+        return await _version(visit, await find_rubric(visit.service.rubrics, project, reference))
+    known = await visit.service.rubrics.find(project, digest) if digest.startswith("sha256:") else None
     if known is not None:
-        return await _version(console, request, known)
+        return await _version(visit, known)
     criteria: tuple[Criterion, ...] | None = None
     with suppress(ValueError):
         key = digest_bytes(digest)
-        criteria = read_criteria((await console.service.readable_ledger().texts(project, [key])).get(key))
+        criteria = read_criteria((await visit.ledger.texts(project, [key])).get(key))
     if criteria is None:
         raise NotFound("This project has no rubric with this digest, neither published nor in its ledger.")
     return await run_inline_or_in_thread(
-        are_large(criteria), console.page, request, "rubric.html.jinja", digest=digest, version=None, criteria=criteria
+        are_large(criteria), visit.page, "rubric.html.jinja", digest=digest, version=None, criteria=criteria
     )
 
 
-async def _version(console: Console, request: Request, version: RubricVersion) -> Response:
-    service = console.service
-    known = await history(service.rubrics, project_of(request), version.name, limit=_VERSIONS)
+async def _version(visit: Visit, version: RubricVersion) -> Response:
+    service = visit.service
+    known = await history(service.rubrics, visit.project, version.name, limit=_VERSIONS)
     texts = service.rubric_texts
-    done = choice_parameter(request, "done", tuple(_DONE))
-    aliases = await service.rubrics.aliases(project_of(request), version.name)
+    done = visit.choice("done", tuple(_DONE))
+    aliases = await service.rubrics.aliases(visit.project, version.name)
     return await run_inline_or_in_thread(
-        are_large(version.criteria), console.page, request, "rubric.html.jinja",
+        are_large(version.criteria), visit.page, "rubric.html.jinja",
         digest=version.digest, version=version, criteria=version.criteria, history=known,
-        tree=version_tree(known.versions), rates=await _rates(console, request, version, known),
+        tree=version_tree(known.versions), rates=await _rates(visit, version, known),
         findings=None if texts is None else await run_in_thread(texts.lint, version.criteria),
         aliases=aliases.aliases, done=_DONE[done] if done else "",
         csv_href=address("rubric/rates.csv", reference=version.reference), measurable=service.operations is not None,
     )  # fmt: skip
 
 
-async def _rates(console: Console, request: Request, version: RubricVersion, known: RubricHistory) -> PassRates | None:
+async def _rates(visit: Visit, version: RubricVersion, known: RubricHistory) -> PassRates | None:
     """The pass rates of the newest versions and of this one; None without a ledger."""
-    if console.service.ledger is None:
+    if visit.service.ledger is None:
         return None
     newest = known.versions[:_RATED_VERSIONS]
     rated = [*newest, *(one for one in known.versions[_RATED_VERSIONS:] if one.version == version.version)]
     digests = [digest_bytes(one.digest) for one in rated]
-    used = await console.service.ledger.rubric_use(project_of(request), digests, _RATED_RUNS)
+    used = await visit.service.ledger.rubric_use(visit.project, digests, _RATED_RUNS)
     return pass_rates(rated, used, [criterion.id for criterion in version.criteria])
 
 
 @router.get("/rubric/rates.csv")
-async def rates_csv(console: Console, request: Request) -> Response:
+async def rates_csv(visit: Visit) -> Response:
     """The pass rates of a rubric by criterion and version."""
-    project, reference = project_of(request), text_parameter(request, "reference")
-    version = await find_rubric(console.service.rubrics, project, reference)
-    known = await history(console.service.rubrics, project, version.name, limit=_VERSIONS)
-    rates = await _rates(console, request, version, known)
+    project, reference = visit.project, visit.text("reference")
+    version = await find_rubric(visit.service.rubrics, project, reference)
+    known = await history(visit.service.rubrics, project, version.name, limit=_VERSIONS)
+    rates = await _rates(visit, version, known)
     if rates is None:
         raise NotFound("This process has no ledger, so it knows no pass rates.")
     return csv_response(rates.table, "rates.csv")
 
 
 @router.get("/rubric/compare")
-async def comparison(console: Console, request: Request) -> Response:
+async def comparison(visit: Visit) -> Response:
     """Two versions of a rubric side by side, each given as a number or an alias."""
-    project, name = project_of(request), text_parameter(request, "name")
-    known = await history(console.service.rubrics, project, name, limit=_VERSIONS)
+    project, name = visit.project, visit.text("name")
+    known = await history(visit.service.rubrics, project, name, limit=_VERSIONS)
     newest = known.versions[0]
-    to = text_parameter(request, "to") or str(newest.version)
-    after = await find_rubric(console.service.rubrics, project, f"{name}@{to}")
+    to = visit.text("to") or str(newest.version)
+    after = await find_rubric(visit.service.rubrics, project, f"{name}@{to}")
     before = await find_rubric(
-        console.service.rubrics, project, f"{name}@{text_parameter(request, 'from') or after.parent or after.version}"
+        visit.service.rubrics, project, f"{name}@{visit.text('from') or after.parent or after.version}"
     )
     compared = await run_in_thread(compare, before, after)
     return await run_inline_or_in_thread(
-        are_large(before.criteria + after.criteria), console.page, request, "rubric_compare.html.jinja",
+        are_large(before.criteria + after.criteria), visit.page, "rubric_compare.html.jinja",
         name=name, versions=known.versions, before=before, after=after,
         comparison=compared,
     )  # fmt: skip
@@ -311,26 +309,25 @@ _MAX_IMPORTED = 500
 
 
 @router.get("/rubrics")
-async def rubrics(console: Console, request: Request) -> Response:
+async def rubrics(visit: Visit) -> Response:
     """The rubrics of the project by name, found by the beginning of the name, a tag, or words in their criteria."""
-    prefix, tag, text = [text_parameter(request, name) for name in ("prefix", "tag", "q")]
-    after = text_parameter(request, "after") or None
-    try:
-        page = await console.service.rubrics.list(
-            project_of(request), prefix=prefix, tag=tag or None, text=text, after=after, limit=_RUBRICS_A_PAGE
+    prefix, tag, text = [visit.text(name) for name in ("prefix", "tag", "q")]
+    after = visit.text("after") or None
+    page = await reject_unknown_cursor(
+        visit.service.rubrics.list(
+            visit.project, prefix=prefix, tag=tag or None, text=text, after=after, limit=_RUBRICS_A_PAGE
         )
-    except ValueError:
-        raise InvalidRequest("after: the cursor is invalid; go back to the first page of rubrics") from None
+    )
     next_href = address("rubrics", prefix=prefix, tag=tag, q=text, after=page.next_cursor) if page.next_cursor else ""
-    return console.page(
-        request, "rubrics.html.jinja", rubrics=page.rubrics, prefix=prefix, tag=tag, q=text, after=after,
-        next_href=next_href, published=int_parameter(request, "published"),
-        unchanged=int_parameter(request, "unchanged") or 0,
+    return visit.page(
+        "rubrics.html.jinja", rubrics=page.rubrics, prefix=prefix, tag=tag, q=text, after=after,
+        next_href=next_href, published=visit.whole_number("published"),
+        unchanged=visit.whole_number("unchanged") or 0,
     )  # fmt: skip
 
 
 @router.post("/rubrics/import", scope="rubrics:write", with_file=True)
-async def import_file(console: Console, request: Request, form: Form) -> Response:
+async def import_file(visit: Visit, form: Form) -> Response:
     """Read a file. One rubric opens in the editor; several are listed, and published when the list is confirmed."""
     confirmed = form.text("content")
     file = UploadedFile(form.text("file_name"), confirmed.encode()) if confirmed else form.file("file")
@@ -340,7 +337,7 @@ async def import_file(console: Console, request: Request, form: Form) -> Respons
         raise TooLarge(
             f"the file has more than {MAX_TEXT_BYTES >> 10} KiB; publish it with: adjudge rubrics import FILE"
         )
-    texts = console.service.readable_texts()
+    texts = visit.service.readable_texts()
 
     def work() -> tuple[RubricFile, Sequence[object]]:
         read = texts.read(file.content, file.name)
@@ -353,14 +350,14 @@ async def import_file(console: Console, request: Request, form: Form) -> Respons
         raise InvalidRequest(f"file: {many}; publish it with: adjudge rubrics import FILE")
     text = "" if read.problems else _text_of(file)
     if len(found) == 1 and not confirmed:
-        newest = await console.service.rubrics.find(project_of(request), found[0].name)
-        return await editor(console, request, found[0].name, text, newest)
+        newest = await visit.service.rubrics.find(visit.project, found[0].name)
+        return await editor(visit, found[0].name, text, newest)
     if confirmed and not read.problems:
-        added = [(await publish_document(console, request, one.name, one.document))[1] for one in found]
+        added = [(await publish_document(visit, one.name, one.document))[1] for one in found]
         counts = {"published": sum(added), "unchanged": len(added) - sum(added)}
         return RedirectResponse(address("rubrics", **counts), 303)
     return await run_inline_or_in_thread(
-        len(file.content) > LARGE_CHARACTERS, console.page, request, "rubric_import.html.jinja",
+        len(file.content) > LARGE_CHARACTERS, visit.page, "rubric_import.html.jinja",
         422 if read.problems else 200, file_name=file.name, read=read, not_kept=not_kept, content=text,
     )  # fmt: skip
 
@@ -404,53 +401,53 @@ class Preview:
 
 
 @router.get("/rubric/edit", scope="rubrics:write")
-async def edit(console: Console, request: Request) -> Response:
+async def edit(visit: Visit) -> Response:
     """The editor: for the next version of a rubric, or for a new one."""
-    reference = text_parameter(request, "reference")
+    reference = visit.text("reference")
     if not reference:
-        return await editor(console, request, "", _EXAMPLE, None)
-    version = await find_rubric(console.service.rubrics, project_of(request), reference)
+        return await editor(visit, "", _EXAMPLE, None)
+    version = await find_rubric(visit.service.rubrics, visit.project, reference)
     content = RubricContent.model_construct(criteria=version.criteria)
-    text = await run_in_thread(console.service.readable_texts().write, content)
-    return await editor(console, request, version.name, text, version)
+    text = await run_in_thread(visit.service.readable_texts().write, content)
+    return await editor(visit, version.name, text, version)
 
 
 @router.post("/rubric/preview", scope="rubrics:write")
-async def preview(console: Console, request: Request, form: Form) -> Response:
+async def preview(visit: Visit, form: Form) -> Response:
     """The editor again, with what publishing its text would change."""
-    return await editor(console, request, form.text("name"), form.text("text"), await _parent(console, request, form))
+    return await editor(visit, form.text("name"), form.text("text"), await _parent(visit, form))
 
 
 @router.post("/rubric/publish", scope="rubrics:write")
-async def publish(console: Console, request: Request, form: Form) -> Response:
+async def publish(visit: Visit, form: Form) -> Response:
     """Publish the text, and show the version; the editor again if it cannot be published."""
-    name, text, parent = form.text("name").strip(), form.text("text"), await _parent(console, request, form)
-    shown = await _preview(console, text, parent)
+    name, text, parent = form.text("name").strip(), form.text("text"), await _parent(visit, form)
+    shown = await _preview(visit, text, parent)
     problems = list(shown.problems)
     if shown.rubric is not None:
         try:
             number = parent.version if parent is not None and parent.name == name else None
-            version, added = await publish_document(console, request, name, shown.rubric.document, number)
+            version, added = await publish_document(visit, name, shown.rubric.document, number)
         except InvalidRequest as error:
             problems = [f"{one.field}: {one.message}" for one in error.errors] or [error.detail]
         else:
             done = "published" if added else "unchanged"
             return RedirectResponse(address("rubric", reference=version.reference, done=done), 303)
-    return await _editor_page(console, request, name, text, parent, Preview(problems), 422)
+    return await _editor_page(visit, name, text, parent, Preview(problems), 422)
 
 
 async def publish_document(
-    console: Console, request: Request, name: str, document: RubricDocument, parent: int | None = None
+    visit: Visit, name: str, document: RubricDocument, parent: int | None = None
 ) -> tuple[RubricVersion, bool]:
     """Publish a rubric as `POST /v1/rubrics/NAME/versions` does; returns the version, and whether it was added.
 
     Raises:
         InvalidRequest: the name or a pattern is invalid, or the parent does not exist.
     """
-    project, content = project_of(request), document.content
-    await refuse_unusable_criteria(console.service.checker, project, content)
+    project, content = visit.project, document.content
+    await refuse_unusable_criteria(visit.service.checker, project, content)
     try:
-        return await console.service.rubrics.publish(
+        return await visit.service.rubrics.publish(
             project, name, content, metadata=document.metadata, tags=document.tags, lineage=document.lineage,
             parent=parent,
         )  # fmt: skip
@@ -458,14 +455,13 @@ async def publish_document(
         raise InvalidRequest(str(error)) from None
 
 
-async def editor(console: Console, request: Request, name: str, text: str, parent: RubricVersion | None) -> Response:
+async def editor(visit: Visit, name: str, text: str, parent: RubricVersion | None) -> Response:
     """The editor with a text, and what publishing it would change."""
-    return await _editor_page(console, request, name, text, parent, await _preview(console, text, parent))
+    return await _editor_page(visit, name, text, parent, await _preview(visit, text, parent))
 
 
 async def _editor_page(
-    console: Console,
-    request: Request,
+    visit: Visit,
     name: str,
     text: str,
     parent: RubricVersion | None,
@@ -475,15 +471,15 @@ async def _editor_page(
     criteria = shown.rubric.document.content.criteria if shown.rubric is not None else ()
     criteria += parent.criteria if parent is not None else ()
     return await run_inline_or_in_thread(
-        are_large(criteria) or len(text) > LARGE_CHARACTERS, console.page, request, "rubric_edit.html.jinja", status,
+        are_large(criteria) or len(text) > LARGE_CHARACTERS, visit.page, "rubric_edit.html.jinja", status,
         name=name, text=text, parent=parent, preview=shown,
     )  # fmt: skip
 
 
-async def _preview(console: Console, text: str, parent: RubricVersion | None) -> Preview:
+async def _preview(visit: Visit, text: str, parent: RubricVersion | None) -> Preview:
     if len(text) > MAX_TEXT_BYTES:
         raise TooLarge(f"the text has more than {MAX_TEXT_BYTES:,} characters; use adjudge rubrics publish NAME FILE")
-    texts = console.service.readable_texts()
+    texts = visit.service.readable_texts()
 
     def work() -> Preview:
         read = texts.read(text.encode(), "rubric.yaml")
@@ -500,19 +496,19 @@ async def _preview(console: Console, text: str, parent: RubricVersion | None) ->
     return await run_in_thread(work)
 
 
-async def _parent(console: Console, request: Request, form: Form) -> RubricVersion | None:
+async def _parent(visit: Visit, form: Form) -> RubricVersion | None:
     """The version that the text was made from; None for a new rubric."""
     reference = form.text("parent")
-    return await find_rubric(console.service.rubrics, project_of(request), reference) if reference else None
+    return await find_rubric(visit.service.rubrics, visit.project, reference) if reference else None
 
 
 # -- aliases and retirement
 
 
 @router.post("/rubric/alias", scope="rubrics:write")
-async def alias(console: Console, request: Request, form: Form) -> Response:
+async def alias(visit: Visit, form: Form) -> Response:
     """Point an alias to a version, or remove it; refused if it was moved since the page was made."""
-    rubrics, project = console.service.rubrics, project_of(request)
+    rubrics, project = visit.service.rubrics, visit.project
     (name, version), alias_name = _pinned(form), form.text("alias").strip()
     at = form.text("expected")
     expected = int(at) if at.isascii() and at.isdecimal() and len(at) < 10 else None
@@ -524,7 +520,7 @@ async def alias(console: Console, request: Request, form: Form) -> Response:
 
 
 @router.post("/rubric/retirement", scope="rubrics:write")
-async def retirement(console: Console, request: Request, form: Form) -> Response:
+async def retirement(visit: Visit, form: Form) -> Response:
     """Retire a version with a reason, or restore it."""
     name, version = _pinned(form)
     reason = None
@@ -533,7 +529,7 @@ async def retirement(console: Console, request: Request, form: Form) -> Response
             reason = _REASON.validate_python(form.text("reason"))
         except ValidationError:
             raise InvalidRequest("reason: say in at most 2,000 characters why, and what to use instead") from None
-    await changes.retire(console.service.rubrics, project_of(request), f"{name}@{version}", reason)
+    await changes.retire(visit.service.rubrics, visit.project, f"{name}@{version}", reason)
     return _done(name, version, "restored" if reason is None else "retired")
 
 
