@@ -7,7 +7,7 @@ import pytest
 
 from tests.judge_server.api.console.pages import checked, links, page
 from tests.judge_server.api.recording import post
-from tests.judge_server.test_contrast_weights import body, declared, rewards
+from tests.judge_server.scoring.test_contrast_weights import body, declared, rewards
 from trainer_client.wire import GroupRewards, RewardAnswer
 
 

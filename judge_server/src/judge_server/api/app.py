@@ -78,15 +78,12 @@ def create_app(
 
     A body larger than `max_body_bytes`, or one that arrives too slowly, is rejected: see `BoundedBody`.
     """
-    reader, roll_tasks, console = BodyReader(MAX_BODIES * max_body_bytes), RollTasks(), create_console(service)
+    reader, roll_tasks = BodyReader(MAX_BODIES * max_body_bytes), RollTasks()
 
     @asynccontextmanager
     async def with_reader(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with (
-                lifespan(app) if lifespan is not None else nullcontext(),
-                console.router.lifespan_context(console),
-            ):
+            async with lifespan(app) if lifespan is not None else nullcontext():
                 try:
                     yield
                 finally:
@@ -106,7 +103,7 @@ def create_app(
     for router in _AUTHENTICATED_ROUTERS:
         app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)
-    app.mount(CONSOLE, console)
+    app.mount(CONSOLE, create_console(service))
     problems.install_problem_handlers(app)
     app.add_middleware(AccessMiddleware, identify=ApiCallers(service.authenticator), refuse=refuse)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)

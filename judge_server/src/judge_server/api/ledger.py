@@ -223,8 +223,7 @@ async def read_corrected_rates(
     the judge is not clearly better than chance, `reason` says so and rates are as observed. Every verdict is read, so
     select steps of a long run.
     """
-    from judge_server.evaluation.comparing import observed_rates
-    from judge_server.evaluation.corrected_rates import correct_rates
+    from judge_server.evaluation.corrected_rates import correct_rates, observed_rates
 
     service = service_of(request)
     ledger = service.readable_ledger()
@@ -258,7 +257,7 @@ async def read_audit(
 
 async def audited(service: Service, project_id: str, run: str, against: Sequence[str]) -> RunAudit:
     """Audit a run of the service's ledger; raises what `audit_run` raises."""
-    from judge_server.evaluation.audit import audit_run
+    from judge_server.evaluation.audit.report import audit_run
 
     ledger, labels = service.readable_ledger(), service.label_store()
     return await audit_run(ledger, labels, project_id, storable_text(run), [storable_text(one) for one in against])

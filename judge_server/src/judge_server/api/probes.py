@@ -191,7 +191,7 @@ async def capabilities(request: Request) -> ServerCapabilities:
         protocols_for={mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()},
         failure_policies=list(get_args(FailurePolicy)),
         verification_methods=list(get_args(VerificationMethod)),
-        templates=judge.templates.names if judge else [],
+        templates=judge.preparer.templates.names if judge else [],
         engine=EngineCapabilities(**asdict(judge.identity.capabilities)) if judge else None,
     )
 

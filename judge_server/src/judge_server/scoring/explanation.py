@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from judge_server.errors import ServiceError
-from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.rewards import reward_of
 from trainer_client.dropout import CriteriaSample, read_sample
 from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties

@@ -15,13 +15,20 @@ from typing import TypeVar, cast
 from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused, invalid_field
+from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
-from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
+from judge_server.scoring.rewards import (
+    RewardResult,
+    effective_weights,
+    penalised,
+    reward_of,
+    step_rewards,
+    with_weights,
+)
 from judge_server.scoring.verdicts import read_votes
-from judge_server.scoring.weighting import effective_weights, with_weights
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank
@@ -376,7 +383,8 @@ def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> 
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     if band is not None:
         rules = VerdictRules(band=band) if any(vote.probability is not None for vote in votes) else DEFAULT_RULES
-    return read_votes(first.criterion, cast(VerdictMethod, first.method), [_outcome(vote) for vote in votes], rules)
+    pending = PendingVerdict(first.criterion, cast(VerdictMethod, first.method), ())
+    return read_votes(pending, [_outcome(vote) for vote in votes], rules)
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:

@@ -21,7 +21,7 @@ from judge_server.api.console.charts import (
 )
 from judge_server.api.console.responses import read_text
 from judge_server.scoring.explanation import RecordedReward, explain
-from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.rewards import reward_of
 from trainer_client.rewards import ResponseFacts, UnsuitableRubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules

@@ -22,7 +22,7 @@ from judge_server.ledger.rows import (
 )
 from judge_server.ports import LedgerReader
 from judge_server.scoring.explanation import Explanation, RecordedReward, explain
-from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.rewards import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,
     ResponseRow,
