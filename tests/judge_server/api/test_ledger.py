@@ -118,6 +118,20 @@ async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.Asy
     assert last["problem"]["type"] == "urn:adjudge:judging-failed"
 
 
+@pytest.mark.parametrize(("error", "kind"), [(ConnectionError("away"), "not-ready"), (KeyError("secret"), "internal")])
+async def test_a_stream_whose_database_fails_midway_ends_with_a_problem(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise error
+
+    await post(recorded, request(run="r"))
+    monkeypatch.setattr(SQLLedger, "judged_responses", fails)
+    start, last = await lines(recorded, run="r", on_failure="skip")
+    assert start["start"]["requests"] == 1
+    assert (last["problem"]["type"], "secret" in str(last)) == (f"urn:adjudge:{kind}", False)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
