@@ -12,7 +12,7 @@ import pytest
 from rubric_store import RubricStore, SQLIdempotencyKeys
 from rubric_store.tenants.rows import KeyClaim
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.api.http.test_bad_input import checked_problem, fields
+from tests.judge_server.api.problems import checked_problem, fields
 from tests.judge_server.support import request
 from tests.services.operations.in_process import recorded, serving_within
 from trainer_client import AsyncClient, InProgress
