@@ -33,8 +33,7 @@ from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
 from trainer_client.trl.rollouts.batch import AdvantageBatch, StepReader
 from trainer_client.trl.rollouts.generation import GeneratedRows
-from trainer_client.trl.scoring.metrics import reward_metrics, verdict_summaries
-from trainer_client.trl.scoring.results import SentResponse
+from trainer_client.trl.scoring.results import SentResponse, reward_metrics, verdict_summaries
 from trainer_client.wire import Group
 from trainer_client.wire.groups import Response
 

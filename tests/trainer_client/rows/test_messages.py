@@ -11,7 +11,7 @@ from tests.trainer_client.small_tokenizers import said_by
 from tests.trainer_client.trl.judges import FakeJudgeTransport, Trainer, response, rewarding, stream, summary
 from tests.trainer_client.trl.judges import groups as group_lines
 from trainer_client import InvalidRequest
-from trainer_client.rows.messages import wire_text
+from trainer_client.rows.reading import wire_text
 from trainer_client.trl import RubricRewardWarning
 from trainer_client.wire import Response
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, client, rewarding
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
-from trainer_client.rows.clients import own_client
+from trainer_client.rows.judging import own_client
 from trainer_client.trl.reward import RubricReward
-from trainer_client.trl.scoring.extra_rewards import ExtraRewards
+from trainer_client.trl.scoring.batch import ExtraRewards
 
 URL = "http://judge.test"
 

@@ -19,7 +19,7 @@ from tests.trainer_client.trl.judges import (
     stream,
     summary,
 )
-from trainer_client.rows.pins import RubricPins
+from trainer_client.rows.judging import RubricPins
 from trainer_client.wire import RubricContent, RubricVersion
 
 OTHER = "sha256:" + "2" * 64

@@ -18,9 +18,7 @@ from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.rows.clients import own_client
-from trainer_client.rows.judging import ScoringConfig, judge
-from trainer_client.rows.pins import RubricPins
+from trainer_client.rows.judging import RubricPins, ScoringConfig, judge, own_client
 from trainer_client.rows.reading import JudgedColumns, RowReader
 from trainer_client.rows.tables import failure_kinds
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode

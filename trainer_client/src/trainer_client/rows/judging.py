@@ -1,15 +1,17 @@
 """Send groups to the service within a deadline, and keep every verdict that arrives in time.
 
 When the service fails, the affected rows have no answer but a kind of failure; only invalid requests raise. Groups are
-split over requests by their number, the number of responses and their size.
+split over requests by their number, the number of responses and their size. `RubricPins` holds the version of each
+rubric that a run is judged by, which the first answer names.
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer_client import AsyncClient
+from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference
 from trainer_client.client.calls import rewards_request
 from trainer_client.client.keywords import RewardKeywords
@@ -26,7 +28,6 @@ from trainer_client.errors import (
     outage_kind,
 )
 from trainer_client.rewards import check_rubric
-from trainer_client.rows.pins import RubricPins
 from trainer_client.rows.reading import RowBatch, RowGroup
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
@@ -34,6 +35,7 @@ from trainer_client.wire import (
     Group,
     GroupRewards,
     Message,
+    PinnedRubric,
     Response,
     ResponseReward,
     RewardMode,
@@ -42,6 +44,112 @@ from trainer_client.wire import (
     needs_whole_groups,
 )
 from trainer_client.wire.criteria import needs_ground_truth
+
+logger = logging.getLogger(__name__)
+
+
+class RubricPins:
+    """The pinned version of each reference without a version.
+
+    `name` and `name@alias` are pinned to `name@version`; `name@3` and `sha256:…` already identify their content.
+    """
+
+    def __init__(self, pins: Mapping[str, str] | None = None) -> None:
+        self._pins = dict(pins or {})
+        self._previous: dict[str, str] = {}
+
+    def pinned(self, reference: str) -> str:
+        """Return the pinned reference, or the reference itself if it has no pin."""
+        return self._pins.get(reference, reference)
+
+    def pin_from_answer(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
+        """Pin a reference, as the user wrote it, to the version that an answer names, unless it is pinned already.
+
+        `digest` is that of the content that judged, if the answer has it, and `used` are the rubrics of the answer.
+        """
+        name, _, version = self.pinned(reference).partition("@")
+        same = [rubric for rubric in used if rubric.name == name and rubric.version is not None]
+        versions = {rubric.version for rubric in same if digest in (None, rubric.digest)}
+        if versions and not version.isdecimal():
+            self._pin(reference, f"{name}@{max(v for v in versions if v is not None)}")
+
+    def merge_ranks(self, ranks: Sequence[Mapping[str, str]]) -> None:
+        """Agree on the pins of all ranks: the lowest rank with a pin of a reference decides it."""
+        agreed: dict[str, str] = {}
+        for pins in ranks:
+            for reference, pin in pins.items():
+                agreed.setdefault(reference, pin)
+        for reference, pin in agreed.items():
+            if self.pinned(reference) not in (reference, pin):
+                logger.warning("rubric %s: ranks disagree, %s becomes %s", reference, self.pinned(reference), pin)
+                self._pins[reference] = pin
+            self._pin(reference, pin)
+
+    def repin(self, pins: Mapping[str, str]) -> None:
+        """Change the pins of references. Call it with the same pins on all ranks."""
+        for reference, pin in pins.items():
+            logger.info("rubric %s: was %s, is now %s", reference, self.pinned(reference), pin)
+            self._previous.pop(reference, None)
+            self._pins[reference] = pin
+
+    def clear(self) -> None:
+        """Remove all pins, so that the next answer pins every reference again."""
+        self._previous |= self._pins
+        self._pins = {}
+
+    def state(self) -> dict[str, str]:
+        """The pins by reference."""
+        return dict(self._pins)
+
+    def load(self, state: Any) -> None:
+        """Replace all pins. Raises ValueError if the state is no mapping of references to pinned references."""
+        if not isinstance(state, Mapping) or not all(isinstance(text, str) for item in state.items() for text in item):
+            raise ValueError(f"pins must be a mapping of references to pinned references, not {state!r}")
+        self._pins, self._previous = dict(state), {}
+
+    def _pin(self, reference: str, pin: str) -> None:
+        existing = self._pins.setdefault(reference, pin)
+        if existing != pin:
+            logger.warning("rubric %s is pinned to %s, but an answer names %s", reference, existing, pin)
+        if previous := self._previous.pop(reference, None):
+            logger.info("rubric %s: was %s, is now %s", reference, previous, existing)
+
+
+DEFAULT_RETRIES = 30
+"""Retries if only an address is given: as many as the retry budget and a step's deadline allow, so that a restart of
+the service delays a training step by seconds and does not cost its rewards."""
+
+
+def own_client(template: str | Client | AsyncClient) -> AsyncClient:
+    """Create a client of an address, or one with the settings of another client, which is neither used nor closed.
+
+    Raises:
+        TypeError: the template is neither, or is a client whose transport is not async.
+        ValueError: the address is invalid.
+    """
+    if isinstance(template, str):
+        return AsyncClient(template, retries=DEFAULT_RETRIES)
+    if isinstance(template, AsyncClient):
+        return AsyncClient.from_settings(template.settings)
+    if not isinstance(template, Client):
+        raise TypeError(f"client is a {type(template).__name__}; give an address, a Client or an AsyncClient")
+    if template.settings.transport is not None:
+        raise TypeError("this Client's transport is not async; give an AsyncClient with an async transport")
+    return AsyncClient.from_settings(replace(template.settings, sleep=asyncio.sleep))
+
+
+def blocking_client(template: str | Client | AsyncClient) -> Client | None:
+    """Create a blocking client of an address, or one with a client's settings; None if that has a transport of its own.
+
+    Such a transport may belong to an event loop.
+    """
+    options = {"base_url": template} if isinstance(template, str) else dict(vars(template.settings))
+    if options.pop("transport", None) is not None:
+        return None
+    if isinstance(template, AsyncClient):
+        options.pop("sleep")
+    return Client(**options)
+
 
 _PROBE_GROUP = {
     "id": "probe",

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError
-from trainer_client.rows.clients import own_client
+from trainer_client.rows.judging import own_client
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.evolution import (

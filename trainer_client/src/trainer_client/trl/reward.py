@@ -17,11 +17,9 @@ from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.rows.clients import blocking_client, own_client
-from trainer_client.rows.judging import ScoringConfig
-from trainer_client.rows.pins import RubricPins
+from trainer_client.rows.judging import RubricPins, ScoringConfig, blocking_client, own_client
 from trainer_client.rows.reading import MESSAGES_COLUMN, JudgedColumns, RowReader, WithoutRubric
-from trainer_client.trl.scoring.batch import RankBatch, error_summary
+from trainer_client.trl.scoring.batch import ExtraRewards, RankBatch, RewardFunction, RubricCache, error_summary
 from trainer_client.trl.scoring.components import (
     PENALTIES,
     ComponentReward,
@@ -31,14 +29,12 @@ from trainer_client.trl.scoring.components import (
 from trainer_client.trl.scoring.context import (
     STATE_KEY,
     RubricRewardWarning,
+    RunNaming,
     TrainerContext,
     store_in,
     stored_in,
     warn,
 )
-from trainer_client.trl.scoring.criteria import RubricCache
-from trainer_client.trl.scoring.extra_rewards import ExtraRewards, RewardFunction
-from trainer_client.trl.scoring.metrics import reward_metrics, verdict_summaries
 from trainer_client.trl.scoring.ranks import (
     CollectiveOrder,
     RankFailed,
@@ -46,8 +42,7 @@ from trainer_client.trl.scoring.ranks import (
     TooManyUnscored,
     raise_if_failed,
 )
-from trainer_client.trl.scoring.results import ScoredBatch, ScoredRow, SentResponse
-from trainer_client.trl.scoring.runs import RunNaming
+from trainer_client.trl.scoring.results import ScoredBatch, ScoredRow, SentResponse, reward_metrics, verdict_summaries
 from trainer_client.trl.scoring.waiting import JudgeWait, SharedMemory
 from trainer_client.trl.scoring.waiting import preflight as check_service
 from trainer_client.wire import (

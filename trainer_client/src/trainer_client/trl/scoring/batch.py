@@ -1,23 +1,179 @@
-"""One rank's part of a reward call: judge its rows, and meanwhile call the extra reward functions."""
+"""One rank's part of a reward call: judge its rows, and meanwhile call the extra reward functions.
+
+Extra reward functions are called as TRL calls them, and their rewards added to the rubric's by weight. Criteria of
+rubrics given by reference are fetched once.
+"""
 
 import asyncio
+import functools
+import inspect
 import logging
+import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client.errors import NotReady
-from trainer_client.rows.judging import RowAnswers, ScoringConfig, gather_with_timeout, judge
-from trainer_client.rows.pins import RubricPins
+from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
+from trainer_client.errors import AdjudgeError, NotReady
+from trainer_client.rows.judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
 from trainer_client.rows.reading import RowBatch
-from trainer_client.trl.scoring.criteria import RubricCache
-from trainer_client.trl.scoring.extra_rewards import ExtraRewards, call_extra_reward, weighted_sum
 from trainer_client.trl.scoring.ranks import RankSummary, format_counts
 from trainer_client.trl.scoring.results import ScoredRow, failed_to_reward, failures_of, judged_reward
-from trainer_client.wire import Criterion, ResponseReward, RubricContent, Usage
+from trainer_client.wire import Criterion, PinnedRubric, ResponseReward, RubricContent, RubricVersion, Usage
 
 logger = logging.getLogger(__name__)
+
+RewardFunction = Callable[..., Any]
+"""A sync or async reward function as TRL takes it, but not a model or the name of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraRewards:
+    """Reward functions, and the weights of the rubric's reward and of each of theirs."""
+
+    functions: tuple[RewardFunction, ...] = ()
+    weights: tuple[float, ...] = (1.0,)
+
+    @classmethod
+    def of(cls, functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> "ExtraRewards":
+        """Check functions and weights, which are 1 each by default.
+
+        Raises TypeError if one is not a function (reward models must be given to the trainer), and ValueError if there
+        is not one finite weight for each.
+        """
+        torch = sys.modules.get("torch")
+        for function in functions:
+            if not callable(function) or (torch is not None and isinstance(function, torch.nn.Module)):
+                raise TypeError(
+                    f"extra_rewards contains a {type(function).__name__}, but takes functions only; give reward models "
+                    "to the trainer"
+                )
+        count = len(functions) + 1
+        given = (1.0,) * count if weights is None else tuple(float(weight) for weight in weights)
+        if len(given) != count or not all(map(math.isfinite, given)):
+            raise ValueError(
+                f"weights is {weights!r}; give {count} finite numbers: the rubric's, then one for each of extra_rewards"
+            )
+        return cls(tuple(functions), given)
+
+
+async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
+    """Call a function and return its N rewards, None where it gives none. Log rewards that are not finite.
+
+    Raises ValueError if it does not return N rewards.
+    """
+    given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
+    name = _name(function)
+    if len(given) != rows:
+        raise ValueError(f"reward function {name!r} returned {len(given)} rewards for {rows} responses")
+    rewards = [None if reward is None else as_number(reward) for reward in given]
+    if non_finite := sum(reward is not None and not math.isfinite(reward) for reward in rewards):
+        logger.warning(
+            "reward function %r did not return a finite number for %d of %d responses; they have no reward",
+            name,
+            non_finite,
+            rows,
+        )
+    return rewards
+
+
+def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """Sum the weighted parts of a reward; None if a part is missing or the sum is not finite."""
+    total = 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        if part is None:
+            return None
+        total += weight * part
+    return total if math.isfinite(total) else None
+
+
+def _name(function: RewardFunction) -> str:
+    """The name under which TRL logs a function."""
+    function = _unwrap_partial(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_async(function: RewardFunction) -> bool:
+    function = _unwrap_partial(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _unwrap_partial(function: RewardFunction) -> RewardFunction:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+class RubricCache:
+    """Criteria by digest. Digests identify immutable contents, so entries never expire."""
+
+    def __init__(self) -> None:
+        self._criteria: dict[str, tuple[Criterion, ...]] = {}
+        self._digests: dict[str, str] = {}
+
+    def get(self, digest: str | None) -> tuple[Criterion, ...] | None:
+        """Return the criteria, or None if they were not fetched."""
+        return self._criteria.get(digest or "")
+
+    async def fetch(self, client: AsyncClient, wanted: Mapping[str, str]) -> None:
+        """Fetch criteria that are not cached yet, by a reference for each digest.
+
+        Failures are logged, and the next call tries again.
+        """
+        for digest, reference in wanted.items():
+            if digest not in self._criteria:
+                version = await self._version(client, reference)
+                if version is not None and version.digest != digest:
+                    logger.warning("rubric %s is %s, but the service judged by %s", reference, version.digest, digest)
+
+    async def criteria_for_rows(
+        self,
+        client: AsyncClient,
+        column: Sequence[Any],
+        default: RubricOrReference | None,
+        pins: RubricPins,
+        seconds: float,
+    ) -> list[tuple[Criterion, ...]]:
+        """Look up the criteria that rows will be judged by, which pins their references.
+
+        `column` holds each row's own rubric, or None for the default, and `seconds` limits each lookup. A row has no
+        criteria if it has no rubric, or if the rubric cannot be fetched, which is logged.
+        """
+        rubrics = [
+            None if given is not None and is_empty_rubric(given) else parse_rubric(given, drop_nulls=True) or default
+            for given in column
+        ]
+        for reference in dict.fromkeys(rubric for rubric in rubrics if isinstance(rubric, str)):
+            if pins.pinned(reference) not in self._digests:
+                await self._look_up(client, reference, pins, seconds)
+        return [self._criteria_of(rubric, pins) for rubric in rubrics]
+
+    def _criteria_of(self, rubric: RubricOrReference | None, pins: RubricPins) -> tuple[Criterion, ...]:
+        if isinstance(rubric, str):
+            return self._criteria.get(self._digests.get(pins.pinned(rubric), ""), ())
+        return () if rubric is None else rubric.criteria
+
+    async def _look_up(self, client: AsyncClient, reference: str, pins: RubricPins, seconds: float) -> None:
+        version = await self._version(client, pins.pinned(reference), seconds)
+        if version is not None:
+            used = PinnedRubric(name=version.name, version=version.version, digest=version.digest)
+            pins.pin_from_answer(reference, version.digest, [used])
+            self._digests[pins.pinned(reference)] = version.digest
+
+    async def _version(self, client: AsyncClient, reference: str, seconds: float | None = None) -> RubricVersion | None:
+        """Fetch a version and keep its criteria; None, which is logged, if that fails or takes too long."""
+        try:
+            async with asyncio.timeout(seconds):
+                version = await client.rubric(reference)
+        except (AdjudgeError, TimeoutError) as error:
+            logger.warning("could not fetch the criteria of %s: %s", reference, str(error) or "no answer in time")
+            return None
+        self._criteria[version.digest] = version.criteria
+        return version
+
 
 ACCEPTED_ANSWER = ResponseReward(reward=1.0, status="scored", verdicts=())
 """The answer of an accepted row without criteria, which is not judged. It passes every gate."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import component_names, component_weights
+from trainer_client.trl.scoring.batch import weighted_sum
 from trainer_client.trl.scoring.context import TrainerContext
-from trainer_client.trl.scoring.extra_rewards import weighted_sum
 from trainer_client.trl.scoring.results import ScoredRow
 from trainer_client.wire import NOT_LINEAR, Criterion, RewardOptions
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError, ConnectionFailed, NotReady, ServerError, TimedOut
-from trainer_client.rows.clients import blocking_client
+from trainer_client.rows.judging import blocking_client
 
 logger = logging.getLogger(__name__)
 
