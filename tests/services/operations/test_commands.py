@@ -49,6 +49,8 @@ def test_a_file_is_submitted_watched_and_listed_and_its_results_are_written(
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted(line["index"] for line in lines) == [0, 1, 2]
     assert operations("results", id_).stdout == out.read_text()
+    failure_of(operations("results", "op-1", "--output", str(out)))
+    assert operations("results", id_).stdout == out.read_text()
     assert operations("cancel", id_).stderr == operations("retry", id_).stderr == operations("watch", id_).stderr
 
 

@@ -46,8 +46,10 @@ def test_commands_recompute_and_purge_a_run(data_dir: Path, tmp_path: Path) -> N
     assert outcome("ledger", "purge")[0] == 1
     assert "deleted 0 requests" in outcome("ledger", "purge", "--run", "r", "--older-than", "1", "--yes")[1]
     assert "deleted 3 requests with 18 uses, and 18 verdicts" in outcome("ledger", "purge", "--run", "r", "--yes")[1]
-    status, said = outcome("recompute", "r")
+    before = from_file.read_text()
+    status, said = outcome("recompute", "r", "--output", str(from_file))
     assert (status, "has no records of run" in said) == (1, True)
+    assert from_file.read_text() == before
 
 
 @pytest.mark.usefixtures("migrated")

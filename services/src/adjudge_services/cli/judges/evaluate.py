@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +47,7 @@ if not OPTIONS_ONLY:
     from judge_server.scoring.rubrics import PROJECT_ID
     from rubric_store import SQLLedger
     from rubric_store.ledger.rows import LabelFilter
-    from trainer_client import AdjudgeError, AsyncClient
+    from trainer_client import AdjudgeError
 
 _NO_CACHE = "memory://?entries=1"
 _DEFAULT_PROTOCOL = ("protocol", "binary")
@@ -230,17 +231,9 @@ def judge_dataset(
     async def ask() -> list[Judgement]:
         with show_progress() as progress:
             task = progress.add_task("loading the judge", total=None)
-            async with judge_client(judge, asking, Settings.with_options(calibrations=calibration)) as (client, log):
+            async with open_judging(judge, asking, Settings.with_options(calibrations=calibration)) as judged:
                 progress.update(task, description="judging", total=len(work))
-                return await judge_examples(
-                    client,
-                    work,
-                    choice,
-                    log,
-                    concurrency=asking.concurrency,
-                    deadline_s=asking.deadline_s,
-                    advance=lambda: progress.advance(task),
-                )
+                return await judged(work, choice, advance=lambda: progress.advance(task))
 
     return asyncio.run(ask())
 
@@ -272,19 +265,12 @@ async def judge_contenders(
         for judge in dict.fromkeys(one.judge for one in contenders):
             own = {number: one for number, one in enumerate(contenders) if one.judge == judge}
             try:
-                async with judge_client(judge, asking, settings) as (client, log):
+                async with open_judging(judge, asking, settings) as judged:
                     for number, one in own.items():
                         progress.update(task, description=one.name)
+                        choice = JudgeChoice(_name_at_service(judge), one.options)
                         try:
-                            answered[number] = await judge_examples(
-                                client,
-                                work,
-                                JudgeChoice(_name_at_service(judge), one.options),
-                                log,
-                                concurrency=asking.concurrency,
-                                deadline_s=asking.deadline_s,
-                                advance=lambda: progress.advance(task),
-                            )
+                            answered[number] = await judged(work, choice, advance=lambda: progress.advance(task))
                         except (AdjudgeError, OSError) as error:
                             answered[number] = str(error)
             except (StartError, AdjudgeError, ValueError, OSError) as error:
@@ -293,10 +279,10 @@ async def judge_contenders(
 
 
 @asynccontextmanager
-async def judge_client(
+async def open_judging(
     judge: str, asking: Asking, settings: Settings
-) -> AsyncIterator[tuple[AsyncClient, JudgementLog]]:
-    """Open a client of the service that has the judge, and the log of what it answered.
+) -> AsyncIterator[Callable[..., Awaitable[list[Judgement]]]]:
+    """Yield `judge_examples` for a service that has the judge, with the log of what it answered.
 
     For an engine URL, a service starts in this process. It does not record what it judges, so that labelled data stays
     where it is.
@@ -305,9 +291,9 @@ async def judge_client(
     file = settings.data_dir / "evaluations" / f"{hashlib.sha256(where.encode()).hexdigest()[:16]}.jsonl"
     if asking.fresh:
         file.unlink(missing_ok=True)
-    log = JudgementLog(file)
-    async with open_judge(judge, asking.url, settings.model_copy(update={"ledger": "off"})) as (client, _):
-        yield client, log
+    log, ours = JudgementLog(file), settings.model_copy(update={"ledger": "off"})
+    async with open_judge(judge, asking.url, ours) as (client, _):
+        yield partial(judge_examples, client, log=log, concurrency=asking.concurrency, deadline_s=asking.deadline_s)
 
 
 def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
