@@ -10,6 +10,7 @@ from judge_server.ports import LedgerReader
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger import purging
 from rubric_store.ledger.rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
+from tests.rubric_store import ledger_rows
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
 
@@ -340,6 +341,10 @@ def without_end(rows: LedgerRows) -> LedgerRows:
 async def test_a_refused_request_does_not_affect_others_of_its_batch(ledger: SQLLedger, migrated_url: str) -> None:
     victims = [request(n, [["shared", f"v{n}"]], project="victim") for n in range(1, 4)]
     attack = without_end(request(9, [["bad"]], project="attacker"))
+    attack = attack._replace(
+        texts=[*attack.texts, ledger_rows.text("right", "attacker")],
+        responses=[row._replace(reference_answer=digest("right")) for row in attack.responses],
+    )
     rows = LedgerRows.concat([victims[0], attack, *victims[1:]])
     with pytest.raises(ValueError, match="OverflowError"):
         ledger.write(rows)

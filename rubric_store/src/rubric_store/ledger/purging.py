@@ -30,7 +30,7 @@ from sqlalchemy import (
     union,
 )
 
-from rubric_store.ledger.rows import PurgeCounts
+from rubric_store.ledger.rows import TEXTS, PurgeCounts
 from rubric_store.ledger.runs import delete_empty_runs
 from rubric_store.ledger.tables import labels, rejudgements, requests, responses, texts, uses, verdicts
 from rubric_store.ledger.writing import lock_out_writers
@@ -38,9 +38,7 @@ from rubric_store.ledger.writing import lock_out_writers
 _USES_PER_BATCH = 50_000
 _REQUESTS_PER_BATCH = 500
 _DIGESTS_PER_STATEMENT = 10_000
-_TEXT_COLUMNS = [
-    responses.c[name] for name in ("rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth")
-]
+_TEXT_COLUMNS = [responses.c[name] for name in TEXTS]
 
 
 def purge(

@@ -77,6 +77,9 @@ class ResponseRow(NamedTuple):
         return None if self.status == "unscored" else self.reward
 
 
+TEXTS = ("rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth")
+"""The columns of a response that are digests of texts."""
+
 UNCERTAIN = "uncertain"
 """The `failure` of every vote on a criterion whose verdict did not fail but was uncertain."""
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
     and_,
 )
 
+from rubric_store.ledger.rows import TEXTS
 from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 
 
@@ -108,9 +109,7 @@ responses = declare(
     digest("reference_answer", nullable=True),
     digest("ground_truth", nullable=True),
     optional(Double, "declared_reward"),
-    _digest_indexes(
-        "ledger_responses", "rubric", "prompt", "response", "grounding", "reference_answer", "ground_truth"
-    ),
+    _digest_indexes("ledger_responses", *TEXTS),
     sqlite_with_rowid=False,
 )
 

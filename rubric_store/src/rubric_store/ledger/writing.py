@@ -19,7 +19,7 @@ from sqlalchemy.schema import CreateTable
 
 from rubric_store.database import insert_into
 from rubric_store.ledger import tables
-from rubric_store.ledger.rows import LedgerRows, RefusedRows, RequestRow
+from rubric_store.ledger.rows import TEXTS, LedgerRows, RefusedRows, RequestRow
 from rubric_store.ledger.runs import RowKey, add_figures, do_not_rest
 
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
@@ -193,7 +193,7 @@ def split_by_request(rows: LedgerRows) -> Iterator[LedgerRows]:
     texts, verdicts = _by_key(rows.texts, 2), _by_key(rows.verdicts, 2)
     unreferenced = {*texts}, {*verdicts}
     for key in dict.fromkeys((*requests, *responses, *uses)):
-        digests = {d for each in responses[key] for d in (each.rubric, each.prompt, each.response, each.grounding)}
+        digests = {getattr(each, name) for each in responses[key] for name in TEXTS}
         text_keys = [(key[0], digest) for digest in digests if (key[0], digest) in texts]
         verdict_keys = [
             (key[0], digest) for digest in {use.digest for use in uses[key]} if (key[0], digest) in verdicts
