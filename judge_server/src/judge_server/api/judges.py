@@ -173,7 +173,7 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
     if body.control.judge not in ("default", name):
         raise invalid_field("control.judge", f"the control set is judged by {name!r}; leave out its judge")
     control = body.control.model_copy(update={"judge": name, "fresh": False})
-    await prepare(request, control)
+    await prepare(request, control)  # what cannot be judged is refused before anything is loaded
     return control
 
 
