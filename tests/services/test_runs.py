@@ -14,7 +14,7 @@ from adjudge_services.cli.measuring.runs import criteria_table, heading, runs_ta
 from tests.fixtures.waiting import wait_until
 from tests.services.processes import get
 from tests.services.test_ledger import command, running
-from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep, RunSummary
+from trainer_client.wire.runs import CriterionFigures, RunReport, RunStep, RunSummary
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 FIGURES: dict[str, Any] = {

@@ -11,7 +11,7 @@ from trainer_client.modes import UNTAGGED, Term
 from trainer_client.wire import RubricContent
 from trainer_client.wire.criteria import Criterion, CriterionKind
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rewards import FailureKind
+from trainer_client.wire.verdicts import FailureKind
 
 RubricOrReference = str | RubricContent
 """A rubric's reference, or its criteria."""

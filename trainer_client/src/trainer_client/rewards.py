@@ -24,13 +24,11 @@ from trainer_client.wire.rewards import (
     ZERO_POLICIES,
     AppliedPolicy,
     ComponentsBy,
-    Failure,
-    FailureKind,
     FailurePolicy,
     RewardOptions,
     UncertainPolicy,
-    Verdict,
 )
+from trainer_client.wire.verdicts import Failure, FailureKind, Verdict
 
 __all__ = [
     "ResponseFacts",

@@ -44,7 +44,7 @@ from rubric_store.ledger.rows import (
     VerdictKey,
 )
 from trainer_client.wire import Criterion
-from trainer_client.wire.run_audits import (
+from trainer_client.wire.runs import (
     MAX_AGAINST,
     SELF_INTERNALIZATION_GAP,
     AuditAnswer,

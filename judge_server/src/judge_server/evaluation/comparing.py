@@ -36,7 +36,8 @@ from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseFilter,
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
-from trainer_client.wire.ledger import CorrectedRate, RewardRules
+from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.runs import CorrectedRate
 
 _PAGE = 1000
 _USES_AT_A_TIME = 10_000

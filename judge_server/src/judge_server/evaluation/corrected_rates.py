@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from judge_server.evaluation.metrics import LEVEL, Estimate
 from judge_server.intervals import Z
-from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, JudgeError, MeasuredJudge, MeasuredRate
-from trainer_client.wire.monitors import Interval
+from trainer_client.wire.runs import CorrectedRate, CorrectedRates, Interval, JudgeError, MeasuredJudge, MeasuredRate
 
 
 class UncorrectableError(ValueError):

@@ -41,7 +41,7 @@ from trainer_client.wire.criteria import (
     TurnsVerification,
 )
 from trainer_client.wire.judging import Defence, StepRule
-from trainer_client.wire.rewards import Passage, VerdictMethod
+from trainer_client.wire.verdicts import Passage, VerdictMethod
 
 FINAL_ANSWER_CHARACTERS = 400
 """How many characters of an extracted final answer are shown again next to the correct one."""

@@ -25,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from trainer_client.modes import Term
 from trainer_client.rewards import read_criteria
 from trainer_client.wire import Criterion
-from trainer_client.wire.rewards import RewardOptions, Verdict
+from trainer_client.wire.rewards import RewardOptions
+from trainer_client.wire.verdicts import Verdict
 
 BLEND = 0.5
 """The share of a factor that follows the group; the rest is the prior, 1."""

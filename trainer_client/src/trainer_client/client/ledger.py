@@ -30,7 +30,6 @@ from trainer_client.wire import (
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
-    CorrectedRates,
     ExportEvent,
     ExportKind,
     LabelReceipt,
@@ -40,14 +39,10 @@ from trainer_client.wire.ledger import (
     RecomputeRequest,
     RecordedPage,
     RecordedVerdict,
-    RunPage,
-    RunReport,
-    RunSummary,
     StepBudgets,
     StepMeasures,
 )
-from trainer_client.wire.monitors import MonitorReport
-from trainer_client.wire.run_audits import RunAudit
+from trainer_client.wire.runs import CorrectedRates, MonitorReport, RunAudit, RunPage, RunReport, RunSummary
 
 _STEPS_PER_PAGE = 500
 

@@ -35,8 +35,8 @@ from trainer_client.trl._reward.judging import END_LEASE_S
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 from trainer_client.wire.judges import JudgeWeights
-from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX
+from trainer_client.wire.runs import MonitorFinding, MonitorName, MonitorReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""Reading the ledger: recorded verdicts, training runs, and rewards recomputed from them.
+"""What the ledger records: verdicts as they were used, the rules of requests, labels and measures.
 
-`GET /v1/verdicts` lists recorded verdicts as they were used. `/v1/runs` gives statistics of training runs, by step and
-by criterion. `POST /v1/rewards/recompute` computes the rewards of a run under other rules from its recorded verdicts,
-without a judge.
+`GET /v1/verdicts` lists recorded verdicts. `POST /v1/rewards/recompute` computes the rewards of a run under other rules
+from them, without a judge, and `GET /v1/runs/{run}/export` makes training data of them.
 """
 
 from datetime import datetime
@@ -15,6 +14,7 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Count,
     Flag,
     LargeFloat,
     RequestDict,
@@ -26,21 +26,17 @@ from trainer_client.wire.base import (
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
-from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
     AppliedPolicy,
-    FailureKind,
     FailurePolicy,
-    PinnedRubric,
     RewardOptions,
     RewardRequest,
     RubricDropout,
     StepReward,
-    UncertainBand,
     UncertainPolicy,
-    Verdict,
 )
+from trainer_client.wire.verdicts import UncertainBand, Verdict
 
 
 class RecordedVerdict(AnswerModel):
@@ -88,209 +84,6 @@ class RecordedPage(AnswerModel):
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
-
-
-class JudgingFigures(AnswerModel):
-    """Statistics of judging and rewards in a part of a run.
-
-    Attributes:
-        mean_reward: the mean over the responses that have a reward; null if none has.
-        mean_declared_reward: the mean of `declared_reward` over the responses that have one; left out if none has.
-        verdicts: verdicts on a criterion, failed ones included; several votes count as one.
-        failed: verdicts that failed.
-        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
-        left_out: verdicts that rubric dropout left out, which are not among the others; not in the JSON if there are
-            none, and not counted before revision 0024 of the database.
-        failures: failed verdicts by kind of failure.
-        cached: verdicts without a call of their own: from the cache, or from a call of another request.
-        mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
-        responses: the number of responses.
-        modes: the reward modes.
-    """
-
-    requests: int
-    responses: int
-    scored: int
-    partial: int
-    unscored: int
-    mean_reward: float | None
-    mean_declared_reward: float | None = Field(default=None, exclude_if=is_missing)
-    verdicts: int
-    failed: int
-    uncertain: int = Field(default=0, exclude_if=is_unset)
-    left_out: int = Field(default=0, exclude_if=is_unset)
-    failures: dict[FailureKind, int]
-    cached: int
-    judge_calls: int
-    prompt_tokens_computed: int
-    prompt_tokens_reused: int
-    tokens_written: int
-    mean_seconds: float
-    modes: tuple[RewardMode, ...]
-
-
-class RunSummary(JudgingFigures):
-    """Statistics of a training run.
-
-    Attributes:
-        run: the run's name; null for requests without one.
-        modes: the reward modes used; empty if no reward was computed.
-        protocols, judges: the protocols and judges used; empty if no judge was called.
-        rubrics: the number of distinct rubric contents.
-        first_at, last_at: when its first and its last request was judged.
-    """
-
-    run: str | None
-    first_at: datetime
-    last_at: datetime
-    last_step: int | None
-    protocols: tuple[UsedProtocol, ...]
-    judges: tuple[str, ...]
-    rubrics: int
-
-
-class CriterionFigures(AnswerModel):
-    """Statistics of a criterion.
-
-    A high score means that the criterion's description applies. For a pitfall, or a criterion of negative weight, a
-    high rate is therefore bad.
-
-    Attributes:
-        verdicts: verdicts on the criterion, failed and uncertain ones included.
-        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
-        pass_rate: the share of scores of at least 0.5 among the verdicts with a score; null if there are none.
-        mean_score: the mean score of the verdicts with a score, in [0, 1]; null if there are none.
-        failed: verdicts that failed.
-    """
-
-    criterion: str
-    verdicts: int
-    failed: int
-    uncertain: int = Field(default=0, exclude_if=is_unset)
-    pass_rate: float | None
-    mean_score: float | None
-
-
-class RunStep(JudgingFigures):
-    """Statistics of a training step. `step` is null for requests without one.
-
-    `std_reward` is the population standard deviation of the step's rewards, null if there are none.
-
-    Attributes:
-        std_reward: the population standard deviation of the step's rewards; null if there are none.
-        criteria: the figures of each criterion.
-    """
-
-    step: int | None
-    std_reward: float | None
-    criteria: tuple[CriterionFigures, ...]
-
-
-class RunPage(AnswerModel):
-    """A page of runs, the most recently used first.
-
-    Attributes:
-        runs: the runs.
-    """
-
-    runs: tuple[RunSummary, ...]
-    next_cursor: str | None = None
-
-
-class RunReport(AnswerModel):
-    """A run and a page of its steps.
-
-    Attributes:
-        rubrics: the rubrics that judged the most responses, each with its newest name and version, if it has any.
-        criteria: the criteria with the most verdicts in the run; each step reports the same ones.
-        criteria_count: the number of criteria in the run.
-        next_cursor: fetches the next page of steps; null on the last.
-        run: the figures of the whole run.
-        steps: the figures of each step.
-    """
-
-    run: RunSummary
-    rubrics: tuple[PinnedRubric, ...]
-    criteria: tuple[CriterionFigures, ...]
-    criteria_count: int
-    steps: tuple[RunStep, ...]
-    next_cursor: str | None = None
-
-
-class MeasuredRate(AnswerModel):
-    """A rate of `labels` labelled verdicts, which are worth `effective_labels` independent ones.
-
-    Attributes:
-        value: the rate.
-        labels: the number of labelled verdicts.
-        effective_labels: how many independent verdicts they are worth.
-    """
-
-    value: float
-    labels: int
-    effective_labels: float
-
-
-class JudgeError(AnswerModel):
-    """The shares of met criteria that a judge passes (`sensitivity`), and of unmet ones that it fails.
-
-    Attributes:
-        sensitivity: the share of met criteria that the judge passes.
-        specificity: the share of unmet criteria that it fails.
-    """
-
-    sensitivity: MeasuredRate
-    specificity: MeasuredRate
-
-
-class MeasuredJudge(AnswerModel):
-    """A judge by its fingerprint, and the number of votes per criterion that it was asked for.
-
-    Attributes:
-        votes: the number of votes per criterion.
-    """
-
-    fingerprint: str
-    votes: int
-
-
-class CorrectedRate(AnswerModel):
-    """A criterion's pass rate in a run.
-
-    Attributes:
-        passed, verdicts: the judge's verdicts that passed, and all that did not fail.
-        groups: the number of groups that they belong to.
-        effective_verdicts: how many independent verdicts they are worth.
-        corrected: the rate without the judge's error, with its interval; null if it cannot be corrected.
-    """
-
-    criterion: str
-    passed: int
-    verdicts: int
-    groups: int
-    effective_verdicts: float
-    corrected: Interval | None = None
-
-
-class CorrectedRates(AnswerModel):
-    """The pass rates of a run, corrected for its judge's error if that was measured.
-
-    Attributes:
-        reason: why nothing is corrected; null if it is.
-        source: the measurement that was used, such as `calibration team@1`; null if none was found.
-        level: the level of the intervals.
-        judge_error: the judge's error by that measurement.
-        judges: the judges of the run; only a run with one can be corrected.
-        criteria: the criteria that the judge decided, without those whose verdicts all failed.
-    """
-
-    run: str | None
-    reason: str | None
-    source: str | None = None
-    level: float
-    judge_error: JudgeError | None = None
-    judges: tuple[MeasuredJudge, ...]
-    criteria: tuple[CorrectedRate, ...]
 
 
 class _Rules(AnswerModel):
@@ -455,8 +248,8 @@ class RecomputeRequest(RequestModel):
     )
 
     run: RunName | None = None
-    first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    first_step: Count | None = None
+    last_step: Count | None = None
     protocol: UsedProtocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy | None = None

@@ -9,7 +9,7 @@ from judge_server.api.console.rendering import Console, PageRouter, address
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.ledger import audited
 from judge_server.ledger.rows import decode_cursor
-from trainer_client.wire.run_audits import AuditExample
+from trainer_client.wire.runs import AuditExample
 
 router = PageRouter()
 

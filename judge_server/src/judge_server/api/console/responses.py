@@ -48,7 +48,8 @@ from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
 from trainer_client.wire import Criterion, Passage, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, FailureKind, VerdictStatus
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.verdicts import FailureKind, VerdictStatus
 
 T = TypeVar("T")
 Place = tuple[bytes, int, int]

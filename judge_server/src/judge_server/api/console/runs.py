@@ -52,9 +52,9 @@ from rubric_store.ledger.rows import (
     RunReportQuery,
     StepBucket,
 )
-from trainer_client.wire.ledger import EXPORT_KINDS, CriterionFigures, ExportSummary, JudgingRules, RunReport
-from trainer_client.wire.monitors import MonitorFinding
-from trainer_client.wire.rewards import FAILURE_MEANINGS
+from trainer_client.wire.ledger import EXPORT_KINDS, ExportSummary, JudgingRules
+from trainer_client.wire.runs import CriterionFigures, MonitorFinding, RunReport
+from trainer_client.wire.verdicts import FAILURE_MEANINGS
 
 _FAILURES: dict[str, str] = {kind: " ".join(meaning) for kind, meaning in FAILURE_MEANINGS.items()}
 

@@ -23,7 +23,7 @@ if not OPTIONS_ONLY:
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
     from trainer_client.documentation import findings_url
-    from trainer_client.wire.run_audits import (
+    from trainer_client.wire.runs import (
         AuditAnswer,
         AuditComparison,
         AuditedCriterion,
