@@ -21,7 +21,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_ledger import post, recorded
-from trainer_client.documentation import SITE_URL, error_url
+from trainer_client.wire.problems import SITE_URL, error_url
 from trainer_client.wire.tenants import Limits
 
 __all__ = ["recorded"]

@@ -20,8 +20,8 @@ from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded, sign_in
 from tests.judge_server.test_http_ledger import post
-from trainer_client.documentation import findings_url
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
+from trainer_client.wire.problems import findings_url
 
 __all__ = ["keyed", "recorded"]
 

@@ -12,9 +12,9 @@ from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
 from tests.services.command import adjudge, failure_of
 from tests.services.command_tree import commands, parameters
-from trainer_client.documentation import setting_url
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
+from trainer_client.wire.problems import setting_url
 
 COMMANDS = commands()
 

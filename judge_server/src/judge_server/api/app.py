@@ -33,9 +33,9 @@ from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import Service
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
-from trainer_client.documentation import error_url
 from trainer_client.wire import Problem, RewardEvent
 from trainer_client.wire.ledger import ExportEvent, RecomputeEvent
+from trainer_client.wire.problems import error_url
 
 _AUTHENTICATED_ROUTERS = (
     scoring.rewards_router,

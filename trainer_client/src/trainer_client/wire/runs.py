@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from trainer_client.documentation import Meaning
 from trainer_client.modes import RewardMode, UsedProtocol
 from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, RequestModel, Share, is_missing, is_unset
+from trainer_client.wire.problems import Meaning
 from trainer_client.wire.verdicts import FailureKind, PinnedRubric
 
 MonitorName = Literal[

@@ -8,7 +8,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from trainer_client.documentation import Meaning
 from trainer_client.modes import JudgingProtocol, UsedProtocol
 from trainer_client.wire.base import (
     AnswerModel,
@@ -32,6 +31,7 @@ from trainer_client.wire.groups import (
 )
 from trainer_client.wire.judging import ComparisonOptions, JudgingOptions, Priority
 from trainer_client.wire.options import Option
+from trainer_client.wire.problems import Meaning
 
 
 def _in_order(band: tuple[float, float]) -> tuple[float, float]:

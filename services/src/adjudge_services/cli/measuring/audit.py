@@ -22,7 +22,7 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.audit import audit_run
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
-    from trainer_client.documentation import findings_url
+    from trainer_client.wire.problems import findings_url
     from trainer_client.wire.runs import (
         AuditAnswer,
         AuditComparison,
