@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import as_number
+from trainer_client.rewards import as_number
 from trainer_client.steps import NO_STEP
 
 __all__ = ["component_advantages", "group_advantages", "normalise_steps", "stepwise_advantages"]

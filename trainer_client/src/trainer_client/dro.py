@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import Score, as_number, read_scores
 from trainer_client.measures import rouge_l_f1
+from trainer_client.rewards import Score, as_number, read_scores
 
 __all__ = [
     "Gates",

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, SupportsIndex, TypedDict, TypeVar
 
-from trainer_client._inputs import Score, as_number, read_scores
+from trainer_client.rewards import Score, as_number, read_scores
 from trainer_client.text.loops import SELF_CORRECTION_PHRASES, LoopSigns, LoopStatistics, loop_statistics, loops
 
 __all__ = [

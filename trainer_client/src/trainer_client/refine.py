@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer_client._inputs import CriterionLike, Score, as_number, read_criteria, read_scores
 from trainer_client.modes import Term
+from trainer_client.rewards import CriterionLike, Score, as_number, read_criteria, read_scores
 from trainer_client.scaffold import (
     Chat,
     PromptCriterion,

@@ -11,13 +11,13 @@ Every formula is monotone in each score. The completions of the missing scores t
 therefore bound all others: if both give the same reward, no missing score can change it.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 
-from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
-from trainer_client.modes import MODES, Explained, Given, Mode, RewardMode, Term, UnsuitableRubric
-from trainer_client.wire.criteria import CriterionKind
+from trainer_client.modes import MODES, UNTAGGED, Explained, Given, Mode, RewardMode, Term, UnsuitableRubric
+from trainer_client.wire.criteria import Criterion, CriterionKind
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
@@ -45,6 +45,73 @@ __all__ = [
     "reward_outcome",
     "reward_verdicts",
 ]
+
+Score = Any
+"""A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None if judging failed."""
+
+_KINDS = frozenset(get_args(CriterionKind))
+
+CriterionLike = Criterion | Mapping[str, Any]
+"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False), `tags`
+(default none) and, for messages, `id`."""
+
+
+def read_criteria(criteria: Sequence[CriterionLike | Term]) -> list[Term]:
+    """Read criteria in order. Terms stay as they are, so that a rubric can be read once for many responses.
+
+    Raises:
+        ValueError: a kind is unknown, or a weight is not a finite number; the message names the index.
+    """
+    return [_term(index, criterion) for index, criterion in enumerate(criteria)]
+
+
+def _term(index: int, criterion: CriterionLike | Term) -> Term:
+    if isinstance(criterion, Term):
+        return criterion
+    if isinstance(criterion, Criterion):  # a check for Mapping would be slow
+        label, kind, given, shadow = criterion.id, criterion.kind, criterion.weight, criterion.shadow
+        tags: Sequence[str] = criterion.tags
+    else:
+        label = criterion.get("id", f"criteria[{index}]")
+        kind, given = criterion.get("kind", "point"), criterion.get("weight", 1.0)
+        shadow, tags = bool(criterion.get("shadow", False)), criterion.get("tags") or ()
+    if kind not in _KINDS:
+        raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
+    weight = given if type(given) is float else as_number(given)
+    if not math.isfinite(weight):
+        raise ValueError(f"criteria[{index}].weight is {given!r}; a weight must be a finite number")
+    return Term(str(label), kind, weight, shadow, str(tags[0]) if tags else UNTAGGED)
+
+
+def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:
+    """Read the scores of `count` criteria; None stays None.
+
+    Raises:
+        ValueError: there are not `count` scores, or one is not a number in [0, 1]; the message names the index.
+    """
+    if len(scores) != count:
+        raise ValueError(
+            f"{len(scores)} scores for {count} criteria; give one for each criterion, None where judging failed"
+        )
+    return [None if score is None else _score(index, score) for index, score in enumerate(scores)]
+
+
+def _score(index: int, given: Score) -> float:
+    score = given if type(given) is float else as_number(given)
+    if not 0.0 <= score <= 1.0:
+        raise ValueError(f"scores[{index}] is {given!r}; use a number in [0, 1], or None if judging failed")
+    return score
+
+
+def as_number(given: Any) -> float:
+    """Convert a scalar to a float; NaN if it is not a number. Text is never a number."""
+    if isinstance(given, str | bytes | bytearray):
+        return math.nan
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
 
 _FAILURE_POLICIES, _UNCERTAIN_POLICIES = map(get_args, (FailurePolicy, UncertainPolicy))
 
@@ -97,37 +164,47 @@ _T = TypeVar("_T")
 _WHOLE_RESPONSE = Term("(response)", "point", 1.0)
 
 
+class ScoreFacts(TypedDict, total=False):
+    """What else a reward of scores may depend on.
+
+    Attributes:
+        failures: M kinds of failure, where `parse` is invalid output; None for a criterion with a score, or if no judge
+            was called. Required for `zero_unparseable` if a score is missing.
+        on_uncertain: what an uncertain verdict does to the reward: `null` (the default), `error`, `zero` or `skip`, as
+            for failures. If a reward needs failed and uncertain verdicts, `skip` drops its own first; of the policies
+            of those that are still needed, `error` wins over `null`, and `null` over zero.
+        uncertain: M flags: whether the score is missing because the judge was uncertain, and did not fail.
+        sample: which criteria rubric dropout left out. The reward is then the estimate of `trainer_client.dropout`,
+            which is not clipped. `skip` takes the criteria that it drops out of the rubric that is estimated. Only for
+            linear modes.
+        kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
+            for all. Not for `likert` and `outcome`.
+        format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
+            for `stepwise`, where it is required.
+        format_weight: lambda, in [0, 1] (SRaR: 0.1, the default). Only for `stepwise`.
+        gate_fraction: rho, in [0, 1]. Only for `gate`. DRO's value is not known; 0.5, the default, is ours. A rounding
+            error of 1e-9 in rho * M is tolerated, so that 0.1 * 3 of ten criteria requires three.
+    """
+
+    failures: Sequence[FailureKind | None] | None
+    on_uncertain: UncertainPolicy
+    uncertain: Sequence[bool] | None
+    sample: CriteriaSample | None
+    kinds: Collection[str] | None
+    format_ok: bool | None
+    format_weight: float
+    gate_fraction: float
+
+
 def reward(
     criteria: Sequence[CriterionLike],
     scores: Sequence[Score],
     mode: RewardMode,
     on_failure: FailurePolicy = "null",
-    *,
-    failures: Sequence[FailureKind | None] | None = None,
-    on_uncertain: UncertainPolicy = "null",
-    uncertain: Sequence[bool] | None = None,
-    sample: CriteriaSample | None = None,
-    kinds: Collection[str] | None = None,
-    format_ok: bool | None = None,
-    format_weight: float = 0.1,
-    gate_fraction: float = 0.5,
+    **facts: Unpack[ScoreFacts],
 ) -> float | None:
     """Compute the reward of one response; see `reward_outcome` for the parameters and errors."""
-    outcome = reward_outcome(
-        criteria,
-        scores,
-        mode,
-        on_failure,
-        failures=failures,
-        on_uncertain=on_uncertain,
-        uncertain=uncertain,
-        sample=sample,
-        kinds=kinds,
-        format_ok=format_ok,
-        format_weight=format_weight,
-        gate_fraction=gate_fraction,
-    )
-    return outcome.reward
+    return reward_outcome(criteria, scores, mode, on_failure, **facts).reward
 
 
 def reward_outcome(
@@ -135,17 +212,9 @@ def reward_outcome(
     scores: Sequence[Score],
     mode: RewardMode,
     on_failure: FailurePolicy = "null",
-    *,
-    failures: Sequence[FailureKind | None] | None = None,
-    on_uncertain: UncertainPolicy = "null",
-    uncertain: Sequence[bool] | None = None,
-    sample: CriteriaSample | None = None,
-    kinds: Collection[str] | None = None,
-    format_ok: bool | None = None,
-    format_weight: float = 0.1,
-    gate_fraction: float = 0.5,
+    **facts: Unpack[ScoreFacts],
 ) -> RewardOutcome:
-    """Compute the reward of one response, and say how it was determined.
+    """Compute the reward of one response from its scores, and say how it was determined.
 
     The failure policy applies only if a missing score could change the reward, that is, if two ways of filling in the
     missing scores give different rewards. A missing score therefore has no effect if the criterion has weight 0, if it
@@ -157,25 +226,10 @@ def reward_outcome(
         criteria: M criteria, as `Criterion` models or mappings. `likert` and `outcome` do not use them; they may be
             empty there. Without criteria, every response passes a `gate`.
         scores: M numbers in [0, 1]; None where judging failed. A single score for `likert` and `outcome`.
-        mode: the formula, see the module.
+        mode: the formula, see `trainer_client.modes`.
         on_failure: `null` (no reward), `error`, `zero` (reward 0.0), `zero_unparseable` (reward 0.0 if all missing
             scores are due to invalid output of the judge, else no reward; Rubric-Grounded RL, section 3.2) or `skip`.
-        failures: M kinds of failure, where `parse` is invalid output; None for a criterion with a score, or if no judge
-            was called. Required for `zero_unparseable` if a score is missing.
-        on_uncertain: what an uncertain verdict does to the reward: `null`, `error`, `zero` or `skip`, as for failures.
-            If a reward needs failed and uncertain verdicts, `skip` drops its own first; of the policies of those that
-            are still needed, `error` wins over `null`, and `null` over zero.
-        uncertain: M flags: whether the score is missing because the judge was uncertain, and did not fail.
-        sample: which criteria rubric dropout left out. The reward is then the estimate of `trainer_client.dropout`,
-            which is not clipped. `skip` takes the criteria that it drops out of the rubric that is estimated. Only for
-            linear modes.
-        kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
-            for all. Not for `likert` and `outcome`.
-        format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
-            for `stepwise`, where it is required.
-        format_weight: lambda, in [0, 1] (SRaR: 0.1). Only for `stepwise`.
-        gate_fraction: rho, in [0, 1]. Only for `gate`. DRO's value is not known; 0.5 is ours. A rounding error of 1e-9
-            in rho * M is tolerated, so that 0.1 * 3 of ten criteria requires three.
+        facts: what else the reward may depend on, see `ScoreFacts`.
 
     Raises:
         UnsuitableRubric: the criteria of `kinds` do not suit the mode.
@@ -184,37 +238,53 @@ def reward_outcome(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
             mode that is not linear.
     """
-    terms = [_WHOLE_RESPONSE] if mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
     if mode in NEEDS_NO_RUBRIC and len(scores) != 1:
         raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
-    _check_sample(sample, scores)
-    values = read_scores(scores, len(terms))
-    doubts = read_uncertain(uncertain, values)
-    kinds_of_failures = read_failures(failures, len(terms))
-    left_out = [False] * len(terms) if sample is None else sample.left_out
-    known = zip(terms, values, kinds_of_failures, doubts, left_out, strict=True)
-    verdicts = [_verdict(*one, judged=failures is None) for one in known]
+    terms = [_WHOLE_RESPONSE] if mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
+    verdicts = _verdicts_of(terms, read_scores(scores, len(terms)), facts)
     options = RewardOptions.model_construct(
         mode=mode,
-        kinds=kinds,  # type: ignore[arg-type]  # `filter_kinds` refuses others
-        format_weight=format_weight,
-        gate_fraction=gate_fraction,
+        kinds=facts.get("kinds"),  # type: ignore[arg-type]  # `filter_kinds` refuses others
+        format_weight=facts.get("format_weight", 0.1),
+        gate_fraction=facts.get("gate_fraction", 0.5),
     )
+    on_uncertain = facts.get("on_uncertain", "null")
     rules = RewardRules.model_construct(reward=options, on_failure=on_failure, on_uncertain=on_uncertain)
-    return reward_verdicts(criteria, verdicts, rules, ResponseFacts(format_ok=format_ok, sample=sample))
+    known = ResponseFacts(format_ok=facts.get("format_ok"), sample=facts.get("sample"))
+    return reward_verdicts(criteria, verdicts, rules, known)
 
 
-def _verdict(
-    term: Term, score: float | None, failure: FailureKind | None, uncertain: bool, left_out: bool, *, judged: bool
-) -> Verdict:
-    """The verdict behind a score. A missing one without a kind of failure is a program's, unless all were `judged`."""
-    if score is not None:
-        return Verdict(criterion=term.label, status="ok", score=score)
-    if uncertain or left_out:
-        return Verdict(criterion=term.label, status="uncertain" if uncertain else "left_out")
-    if failure is not None:
-        return Verdict(criterion=term.label, status="failed", failure=Failure(kind=failure, detail=""))
-    return Verdict(criterion=term.label, status="failed", method="judge" if judged else "math")
+def _verdicts_of(terms: Sequence[Term], scores: Sequence[float | None], facts: ScoreFacts) -> list[Verdict]:
+    """Return the verdicts behind the scores of M terms."""
+    sample = facts.get("sample")
+    beside: dict[str, Sequence[Any] | None] = {
+        "failures": facts.get("failures"),
+        "uncertain": facts.get("uncertain"),
+        "droppable": None if sample is None else sample.droppable,
+        "left_out": None if sample is None else sample.left_out,
+    }
+    for name, given in beside.items():
+        if given is not None and len(given) != len(scores):
+            raise ValueError(f"{len(given)} {name} for {len(scores)} scores; give one for each score")
+    columns = [[None] * len(scores) if given is None else given for given in beside.values()]
+    verdicts = []
+    for index, (score, failure, uncertain, droppable, left_out) in enumerate(zip(scores, *columns, strict=True)):
+        if uncertain and score is not None:
+            raise ValueError(
+                f"scores[{index}] is {score!r} and uncertain[{index}] true; an uncertain verdict has no score"
+            )
+        if left_out and (not droppable or score is not None):
+            raise ValueError(f"the sample leaves out criterion {index}, which is not droppable or has a score")
+        named = {"criterion": terms[index].label}
+        if score is not None:
+            verdicts.append(Verdict(**named, status="ok", score=score))
+        elif uncertain or left_out:
+            verdicts.append(Verdict(**named, status="uncertain" if uncertain else "left_out"))
+        elif failure is not None:
+            verdicts.append(Verdict(**named, status="failed", failure=Failure(kind=failure, detail="")))
+        else:  # if others have a kind of failure, one without is a program's
+            verdicts.append(Verdict(**named, status="failed", method="judge" if beside["failures"] is None else "math"))
+    return verdicts
 
 
 class ResponseFacts(NamedTuple):
@@ -361,16 +431,10 @@ def component_weights(criteria: Sequence[CriterionLike | Term], options: RewardO
         return {}
     terms = filter_kinds(rewarded_terms(read_criteria(criteria)), options.kinds, options.mode)
     check_terms(terms, options.mode, options.components)
-    counted = [term for term in terms if mode.counts(term)]
-    given = _given(options, None, counted)
-    weights = {
-        name: mode.component_weight(part, counted, given)
-        for name, part in _parted(counted, options.components, lambda term: term).items()
-        if _has_reward(mode, part, given._replace(format_weight=0.0))
-    }
-    if (form := mode.format_component(given)) is not None:
-        weights[FORMAT_COMPONENT] = form[0]
-    return weights
+    counted, given, parts = _rubric_parts(terms, options)
+    weights = {name: mode.component_weight(part, counted, given) for name, part in parts.items()}
+    form = mode.format_component(given)
+    return weights if form is None else weights | {FORMAT_COMPONENT: form[0]}
 
 
 def component_names(criteria: Sequence[CriterionLike | Term] | None, options: RewardOptions) -> list[str]:
@@ -384,19 +448,24 @@ def component_names(criteria: Sequence[CriterionLike | Term] | None, options: Re
     Raises:
         UnsuitableRubric, ValueError: no criterion is of `options.kinds`, or a criterion is invalid.
     """
-    mode = MODES[options.mode]
     if criteria is not None:
         terms = rewarded_terms(read_criteria(criteria))
     else:
         terms = [Term(kind, kind, 1.0) for kind in get_args(CriterionKind)] if options.components == "kind" else []
     if options.components is None or not terms:
         return []
-    counted = [term for term in filter_kinds(terms, options.kinds, options.mode) if mode.counts(term)]
+    _, given, parts = _rubric_parts(filter_kinds(terms, options.kinds, options.mode), options)
+    return [*parts] if MODES[options.mode].format_component(given) is None else [*parts, FORMAT_COMPONENT]
+
+
+def _rubric_parts(terms: Sequence[Term], options: RewardOptions) -> tuple[list[Term], Given, dict[str, list[Term]]]:
+    """Return the terms that count, what the formula needs beside them, and the terms of each component."""
+    mode = MODES[options.mode]
+    counted = [term for term in terms if mode.counts(term)]
     given = _given(options, None, counted)
     alone = given._replace(format_weight=0.0)
     parts = _parted(counted, options.components, lambda term: term)
-    names = [name for name, part in parts.items() if _has_reward(mode, part, alone)]
-    return names if mode.format_component(given) is None else [*names, FORMAT_COMPONENT]
+    return counted, given, {name: part for name, part in parts.items() if _has_reward(mode, part, alone)}
 
 
 def _parted(counted: Sequence[_T], by: ComponentsBy | None, term: Callable[[_T], Term]) -> dict[str, list[_T]]:
@@ -489,16 +558,6 @@ def _bounds(
 
     worst = completed(good=False)
     return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
-
-
-def _check_sample(sample: CriteriaSample | None, scores: Sequence[Score]) -> None:
-    if sample is None:
-        return
-    if not len(sample.droppable) == len(sample.left_out) == len(scores):
-        raise ValueError(f"the sample has {len(sample.left_out)} criteria and there are {len(scores)} scores")
-    for index, (gone, droppable) in enumerate(zip(sample.left_out, sample.droppable, strict=True)):
-        if gone and (not droppable or scores[index] is not None):
-            raise ValueError(f"the sample leaves out criterion {index}, which is not droppable or has a score")
 
 
 def _without_scores(missing: Sequence[_Counted], rules: RewardRules) -> RewardOutcome:

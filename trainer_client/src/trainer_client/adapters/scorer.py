@@ -13,11 +13,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar, Unpack
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
+from trainer_client.client.tables import failure_kinds, parse_rubric
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.tables import failure_kinds
 from trainer_client.trl._reward.dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
 from trainer_client.trl._reward.distributed import format_counts
 from trainer_client.trl._reward.judging import RubricPins, ScoringConfig, judge, own_client

@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainer_client._inputs import CriterionLike
 from trainer_client.client.answers import AnswerT, PreparedRequest
 from trainer_client.client.calls import invalid_request_error, new_idempotency_header, query, to_json_bytes, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import rubric_problem, unequal
 from trainer_client.errors import InvalidRequest
+from trainer_client.rewards import CriterionLike
 from trainer_client.wire import (
     AliasMove,
     AliasName,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypedDict
 
-from trainer_client._inputs import Score, read_scores
+from trainer_client.rewards import Score, read_scores
 from trainer_client.steps import STEP_HEADER
 
 SELF_CORRECTION_PHRASES = (

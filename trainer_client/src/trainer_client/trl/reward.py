@@ -16,9 +16,9 @@ from typing import Any, Self, Unpack, cast
 from urllib.parse import urlencode
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RubricLike, rewards_request, service_url
 from trainer_client.client.keywords import RewardKeywords
+from trainer_client.client.tables import RubricOrReference, parse_rubric
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.rewards import check_rubric
 from trainer_client.trl._reward.components import PENALTIES, REST, ComponentReward, component_functions

@@ -24,8 +24,8 @@ from judge_server.evaluation.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.client.tables import GROUP_FIELDS, result_fields
 from trainer_client.errors import ConnectionFailed
-from trainer_client.tables import GROUP_FIELDS, result_fields
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, needs_whole_groups
 from trainer_client.wire.problems import field_errors
 

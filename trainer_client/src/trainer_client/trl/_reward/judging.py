@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import RubricOrReference
 from trainer_client.client.keywords import RewardKeywords
+from trainer_client.client.tables import RubricOrReference
 from trainer_client.errors import (
     AdjudgeError,
     BudgetExhausted,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
+from trainer_client.client.tables import RubricOrReference, failure_kinds, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError, NotReady
-from trainer_client.tables import failure_kinds
+from trainer_client.rewards import as_number
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.trl._reward.dataset import RowBatch
 from trainer_client.trl._reward.distributed import RankSummary, format_counts
