@@ -1,14 +1,11 @@
 """Turn verdicts into a reward: one number per response, from its criteria and their scores.
 
 A score of None means that judging failed; it never counts as 0. Only the caller's failure policy decides what happens
-then. The module also checks which rubrics suit which mode, before anything is judged.
+then. `trainer_client.modes` has the formulas, and says which rubrics suit a mode. Shadow criteria (`shadow: true`) are
+judged and recorded, and left out of every formula.
 
-`trainer_client.modes` has the formulas, one class a mode.
-
-Shadow criteria (`shadow: true`) are left out of every formula: they are judged and recorded, and never rewarded.
-
-Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
-therefore bound all others: if both give the same reward, no missing score can change it.
+Every formula is monotone in each score. If the completions of the missing scores that are worst and best for the
+response give the same reward, no missing score can change it.
 """
 
 import math
@@ -324,7 +321,7 @@ def reward_verdicts(
     """
     options, sample = rules.reward, facts.sample
     terms = read_criteria(criteria)
-    check_terms(filter_kinds(rewarded_terms(terms), options.kinds, options.mode), options.mode, options.components)
+    check_rubric(terms, options.mode, options.kinds, options.components)
     if rules.on_failure not in _FAILURE_POLICIES:
         raise ValueError(f"on_failure is {rules.on_failure!r}; use one of {', '.join(_FAILURE_POLICIES)}")
     if rules.on_uncertain not in _UNCERTAIN_POLICIES:
@@ -351,64 +348,123 @@ def reward_verdicts(
         for each in rewarded
         if (options.kinds is None or each.term.kind in options.kinds) and mode.counts(each.term)
     ]
-    given = _given(options, facts.format_ok, [each.term for each in counted])
+    formula = _Formula(mode, _given(options, facts.format_ok, [each.term for each in counted]), rules, sample)
     status: Literal["scored", "partial"] = "partial" if any(each.score is None for each in rewarded) else "scored"
-    outcome = _outcome(mode, counted, given, rules, sample, status)
-    if options.components is None:
-        return outcome
-    return outcome._replace(components=_components(mode, counted, given, rules, sample, outcome))
+    outcome = formula.outcome(counted, status)
+    return outcome if options.components is None else outcome._replace(components=formula.components(counted, outcome))
 
 
-def _outcome(
-    mode: Mode,
-    counted: Sequence["_Counted"],
-    given: Given,
-    rules: RewardRules,
-    sample: CriteriaSample | None,
-    status: Literal["scored", "partial"],
-) -> RewardOutcome:
-    """Return the reward of the criteria that count, by the bounds of their missing scores and the policies."""
-    worst, best = _bounds(mode, counted, given, sample)
-    if worst == best:
-        return RewardOutcome(worst, status)
-    missing = [each for each in counted if each.score is None]
-    skipped = [each for each in missing if each.policy(rules) == "skip"]
-    if skipped:
-        rest = [each for each in counted if each not in skipped]
-        removed = sum(each.droppable for each in skipped)
-        estimable = sample is None or sample.inclusion_without(removed) > 0
-        worst, best = _bounds(mode, rest, given, sample, removed) if rest and estimable else (None, None)
-        if worst == best:
-            outcome = RewardOutcome(worst, status, "skip", len(skipped))
-            return outcome if worst is not None else RewardOutcome(None, "unscored")
-        missing = [each for each in rest if each.score is None]
-    return _without_scores(missing, rules)
+class _Counted(NamedTuple):
+    """A criterion that counts, the number that enters the reward, and the verdict behind it.
 
-
-def _components(
-    mode: Mode,
-    counted: Sequence["_Counted"],
-    given: Given,
-    rules: RewardRules,
-    sample: CriteriaSample | None,
-    outcome: RewardOutcome,
-) -> dict[str, float | None]:
-    """Return the component rewards of a response with this outcome.
-
-    A verdict that the reward needs has raised an error by now, if that is the policy. One that only a component needs
-    raises none.
+    A criterion that dropout left out has the sample's score for these. `droppable` ones are judged with the probability
+    of the sample.
     """
-    errors = {name: "null" for name in ("on_failure", "on_uncertain") if getattr(rules, name) == "error"}
-    rules = rules.model_copy(update=errors)
-    rewards: dict[str, float | None] = {}
-    for name, part in _parted(counted, rules.reward.components, lambda each: each.term).items():
-        terms = [each.term for each in part]
-        alone = _given(rules.reward, given.format_ok, terms)._replace(format_weight=0.0)
-        if _has_reward(mode, terms, alone):
-            rewards[name] = _outcome(mode.of_component(), part, alone, rules, sample, "scored").reward
-    if (form := mode.format_component(given)) is not None:
-        rewards[FORMAT_COMPONENT] = form[1]
-    return dict.fromkeys(rewards, 0.0) if outcome.policy_applied in ZERO_POLICIES else rewards
+
+    term: Term
+    score: float | None
+    verdict: Verdict
+    droppable: bool
+
+    def policy(self, rules: RewardRules) -> FailurePolicy:
+        """What the rules do about a missing score."""
+        return rules.on_uncertain if self.verdict.status == "uncertain" else rules.on_failure
+
+
+class _Formula(NamedTuple):
+    """The formula of a mode with its parameters, the policies for missing scores, and the sample of rubric dropout."""
+
+    mode: Mode
+    given: Given
+    rules: RewardRules
+    sample: CriteriaSample | None
+
+    def outcome(self, counted: Sequence[_Counted], status: Literal["scored", "partial"]) -> RewardOutcome:
+        """Return the reward of the criteria that count, by the bounds of their missing scores and the policies."""
+        worst, best = self._bounds(counted)
+        if worst == best:
+            return RewardOutcome(worst, status)
+        missing = [each for each in counted if each.score is None]
+        skipped = [each for each in missing if each.policy(self.rules) == "skip"]
+        if skipped:
+            rest = [each for each in counted if each not in skipped]
+            removed = sum(each.droppable for each in skipped)
+            estimable = self.sample is None or self.sample.inclusion_without(removed) > 0
+            worst, best = self._bounds(rest, removed) if rest and estimable else (None, None)
+            if worst == best:
+                outcome = RewardOutcome(worst, status, "skip", len(skipped))
+                return outcome if worst is not None else RewardOutcome(None, "unscored")
+            missing = [each for each in rest if each.score is None]
+        return _without_scores(missing, self.rules)
+
+    def components(self, counted: Sequence[_Counted], outcome: RewardOutcome) -> dict[str, float | None]:
+        """Return the component rewards of a response with this outcome.
+
+        A verdict that the reward needs has raised an error by now, if that is the policy. One that only a component
+        needs raises none.
+        """
+        options = self.rules.reward
+        errors = {name: "null" for name in ("on_failure", "on_uncertain") if getattr(self.rules, name) == "error"}
+        rules = self.rules.model_copy(update=errors)
+        rewards: dict[str, float | None] = {}
+        for name, part in _parted(counted, options.components, lambda each: each.term).items():
+            terms = [each.term for each in part]
+            alone = _given(options, self.given.format_ok, terms)._replace(format_weight=0.0)
+            if _has_reward(self.mode, terms, alone):
+                formula = _Formula(self.mode.of_component(), alone, rules, self.sample)
+                rewards[name] = formula.outcome(part, "scored").reward
+        if (form := self.mode.format_component(self.given)) is not None:
+            rewards[FORMAT_COMPONENT] = form[1]
+        return dict.fromkeys(rewards, 0.0) if outcome.policy_applied in ZERO_POLICIES else rewards
+
+    def _bounds(self, counted: Sequence[_Counted], removed: int = 0) -> tuple[float | None, float | None]:
+        """Return the rewards of the worst and of the best completion of the missing scores.
+
+        With a sample, the reward is the estimate of `trainer_client.dropout` for the rubric without the `removed`
+        droppable criteria that were judged.
+        """
+        value = self.mode.value if self.sample is None else self.mode.estimate
+
+        def completed(good: bool) -> float | None:
+            scored = []
+            for each in counted:
+                score = each.score if each.score is not None else float(good == self.mode.rises(each.term))
+                if self.sample is not None and each.droppable:
+                    score = self.sample.estimate(score, removed)
+                scored.append((each.term, score))
+            return value(scored, self.given)
+
+        worst = completed(good=False)
+        return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
+
+
+def _without_scores(missing: Sequence[_Counted], rules: RewardRules) -> RewardOutcome:
+    """Return the outcome of a response whose reward needs the missing scores: no reward, or 0."""
+    failed = [each for each in missing if each.verdict.status != "uncertain"]
+    doubtful = [each for each in missing if each.verdict.status == "uncertain"]
+    unscored = tuple(each.term.label for each in failed if rules.on_failure == "error")
+    undecided = tuple(each.term.label for each in doubtful if rules.on_uncertain == "error")
+    if unscored or undecided:
+        raise UnscoredCriteria(unscored, undecided)
+    applied: set[AppliedPolicy | None] = set()
+    if failed:
+        applied.add(_zero_policy(failed, rules.on_failure))
+    if doubtful:
+        applied.add("zero" if rules.on_uncertain == "zero" else None)
+    if None in applied:
+        return RewardOutcome(None, "unscored")
+    return RewardOutcome(0.0, "unscored", "zero" if "zero" in applied else "zero_unparseable")
+
+
+def _zero_policy(failed: Sequence[_Counted], on_failure: FailurePolicy) -> AppliedPolicy | None:
+    """Return the policy under which these failures give the reward 0, if any."""
+    if on_failure == "zero_unparseable":
+        if any(each.verdict.failure is None and each.verdict.method == "judge" for each in failed):
+            raise ValueError(
+                "on_failure 'zero_unparseable' needs failures; give the kind of each missing score's failure"
+            )
+        return "zero_unparseable" if all(each.verdict.judge_failure == "parse" for each in failed) else None
+    return "zero" if on_failure == "zero" else None
 
 
 def component_weights(criteria: Sequence[CriterionLike | Term], options: RewardOptions) -> dict[str, float]:
@@ -429,9 +485,8 @@ def component_weights(criteria: Sequence[CriterionLike | Term], options: RewardO
     mode = MODES[options.mode]
     if options.components is None or mode.not_linear:
         return {}
-    terms = filter_kinds(rewarded_terms(read_criteria(criteria)), options.kinds, options.mode)
-    check_terms(terms, options.mode, options.components)
-    counted, given, parts = _rubric_parts(terms, options)
+    check_rubric(criteria, options.mode, options.kinds, options.components)
+    counted, given, parts = _rubric_parts(criteria, options)
     weights = {name: mode.component_weight(part, counted, given) for name, part in parts.items()}
     form = mode.format_component(given)
     return weights if form is None else weights | {FORMAT_COMPONENT: form[0]}
@@ -448,20 +503,20 @@ def component_names(criteria: Sequence[CriterionLike | Term] | None, options: Re
     Raises:
         UnsuitableRubric, ValueError: no criterion is of `options.kinds`, or a criterion is invalid.
     """
-    if criteria is not None:
-        terms = rewarded_terms(read_criteria(criteria))
-    else:
-        terms = [Term(kind, kind, 1.0) for kind in get_args(CriterionKind)] if options.components == "kind" else []
-    if options.components is None or not terms:
+    if criteria is None:
+        criteria = [Term(kind, kind, 1.0) for kind in get_args(CriterionKind)] if options.components == "kind" else []
+    if options.components is None or all(term.shadow for term in read_criteria(criteria)):
         return []
-    _, given, parts = _rubric_parts(filter_kinds(terms, options.kinds, options.mode), options)
+    _, given, parts = _rubric_parts(criteria, options)
     return [*parts] if MODES[options.mode].format_component(given) is None else [*parts, FORMAT_COMPONENT]
 
 
-def _rubric_parts(terms: Sequence[Term], options: RewardOptions) -> tuple[list[Term], Given, dict[str, list[Term]]]:
+def _rubric_parts(
+    criteria: Sequence[CriterionLike | Term], options: RewardOptions
+) -> tuple[list[Term], Given, dict[str, list[Term]]]:
     """Return the terms that count, what the formula needs beside them, and the terms of each component."""
     mode = MODES[options.mode]
-    counted = [term for term in terms if mode.counts(term)]
+    counted = [term for term in _rewarded(criteria, options.kinds, options.mode) if mode.counts(term)]
     given = _given(options, None, counted)
     alone = given._replace(format_weight=0.0)
     parts = _parted(counted, options.components, lambda term: term)
@@ -520,107 +575,23 @@ def _given(options: RewardOptions, format_ok: bool | None, terms: Sequence[Term]
     return Given(format_ok, options.format_weight, options.gate_fraction, only_mistakes)
 
 
-class _Counted(NamedTuple):
-    """A criterion that counts, the number that enters the reward, and the verdict behind it.
-
-    A criterion that dropout left out has the sample's score for these. `droppable` ones are judged with the probability
-    of the sample.
-    """
-
-    term: Term
-    score: float | None
-    verdict: Verdict
-    droppable: bool
-
-    def policy(self, rules: RewardRules) -> FailurePolicy:
-        """What the rules do about a missing score."""
-        return rules.on_uncertain if self.verdict.status == "uncertain" else rules.on_failure
-
-
-def _bounds(
-    mode: Mode, counted: Sequence[_Counted], given: Given, sample: CriteriaSample | None, removed: int = 0
-) -> tuple[float | None, float | None]:
-    """Return the rewards of the worst and of the best completion of the missing scores.
-
-    With a sample, the reward is the estimate of `trainer_client.dropout` for the rubric without the `removed` droppable
-    criteria that were judged.
-    """
-    formula = mode.value if sample is None else mode.estimate
-
-    def completed(good: bool) -> float | None:
-        scored = []
-        for each in counted:
-            score = each.score if each.score is not None else float(good == mode.rises(each.term))
-            if sample is not None and each.droppable:
-                score = sample.estimate(score, removed)
-            scored.append((each.term, score))
-        return formula(scored, given)
-
-    worst = completed(good=False)
-    return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
-
-
-def _without_scores(missing: Sequence[_Counted], rules: RewardRules) -> RewardOutcome:
-    """Return the outcome of a response whose reward needs the missing scores: no reward, or 0."""
-    failed = [each for each in missing if each.verdict.status != "uncertain"]
-    doubtful = [each for each in missing if each.verdict.status == "uncertain"]
-    unscored = tuple(each.term.label for each in failed if rules.on_failure == "error")
-    undecided = tuple(each.term.label for each in doubtful if rules.on_uncertain == "error")
-    if unscored or undecided:
-        raise UnscoredCriteria(unscored, undecided)
-    applied: set[AppliedPolicy | None] = set()
-    if failed:
-        applied.add(_zero_policy(failed, rules.on_failure))
-    if doubtful:
-        applied.add("zero" if rules.on_uncertain == "zero" else None)
-    if None in applied:
-        return RewardOutcome(None, "unscored")
-    return RewardOutcome(0.0, "unscored", "zero" if "zero" in applied else "zero_unparseable")
-
-
-def _zero_policy(failed: Sequence[_Counted], on_failure: FailurePolicy) -> AppliedPolicy | None:
-    """Return the policy under which these failures give the reward 0, if any."""
-    if on_failure == "zero_unparseable":
-        if any(each.verdict.failure is None and each.verdict.method == "judge" for each in failed):
-            raise ValueError(
-                "on_failure 'zero_unparseable' needs failures; give the kind of each missing score's failure"
-            )
-        return "zero_unparseable" if all(each.verdict.judge_failure == "parse" for each in failed) else None
-    return "zero" if on_failure == "zero" else None
-
-
 def check_rubric(
-    criteria: Sequence[CriterionLike],
+    criteria: Sequence[CriterionLike | Term],
     mode: RewardMode,
     kinds: Collection[str] | None = None,
     components: ComponentsBy | None = None,
 ) -> None:
     """Refuse a rubric that does not suit a mode, before anything is judged. With `kinds`, only these criteria count.
 
-    - `weighted_mean`, `factual_override` and `partial_credit` need a positive weight and allow no negative one;
-      `points` needs a positive weight; `clipped_points` and `absolute_points` need a weight other than 0. All of these
-      refuse a `pitfall` of positive weight, since a sum of weights would reward the mistake.
-    - `gate` allows neither a negative weight nor a `pitfall`, which it would count in favour of the response.
-    - `stepwise` needs a criterion of kind `answer`, and `graded_mean` needs any criterion.
-    - `ranking` needs any criterion. `likert` and `outcome` accept anything, including no criteria.
-    - With `components` by criterion or tag, `stepwise` refuses an answer criterion whose id or first tag is `format`,
-      the name of the component of the format.
+    The classes in `trainer_client.modes` say what each mode refuses. With `components` by criterion or tag, `stepwise`
+    also refuses an answer criterion whose id or first tag is `format`, the name of the component of the format.
 
     Raises:
-        UnsuitableRubric: the rubric breaks these rules, or no criterion is of the given kinds.
+        UnsuitableRubric: the mode refuses the rubric, or no criterion is of the given kinds.
         ValueError: an unknown mode or kind, kinds for `likert`, `outcome` or `ranking`, or a weight that is not a
             finite number.
     """
-    check_terms(filter_kinds(rewarded_terms(read_criteria(criteria)), kinds, mode), mode, components)
-
-
-def rewarded_terms(terms: list[Term]) -> list[Term]:
-    """Return the terms without shadow criteria."""
-    return [term for term in terms if not term.shadow]
-
-
-def check_terms(terms: list[Term], mode: RewardMode, components: ComponentsBy | None = None) -> None:
-    """Refuse terms that do not suit a mode; see `check_rubric` for the rules and errors."""
+    terms = _rewarded(criteria, kinds, mode)
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
     MODES[mode].check(terms, mode)
@@ -634,13 +605,9 @@ def check_terms(terms: list[Term], mode: RewardMode, components: ComponentsBy | 
             )
 
 
-def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
-    """Return the terms of the given kinds, or all of them if `kinds` is None.
-
-    Raises:
-        UnsuitableRubric: no term is of these kinds.
-        ValueError: a kind is unknown, or the mode reads no criteria.
-    """
+def _rewarded(criteria: Sequence[CriterionLike | Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
+    """Return the criteria that are no shadows, and of the given kinds, if there are any; errors as `check_rubric`."""
+    terms = [term for term in read_criteria(criteria) if not term.shadow]
     if kinds is None:
         return terms
     if mode in NEEDS_NO_RUBRIC or mode == "ranking":
