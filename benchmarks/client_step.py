@@ -102,9 +102,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         )  # fmt: skip
 
     grouped = read_all()
-    prepared = rewards_request(
-        "rewards", None, _groups(grouped), None, "stepwise", {}, on_failure="null", deadline_s=60.0, step=None
-    )
+    prepared = rewards_request("rewards", {"groups": _groups(grouped)}, "stepwise", {})
 
     def call_alone() -> None:
         reward.overlapped_work = None

@@ -417,11 +417,15 @@ class MonitorCallback(GenerationCallback):
 
     def _send_control(self, control: ControlSet, step: int) -> None:
         options: VerdictKeywords = {"fresh": True, **control.options}  # type: ignore[typeddict-item]
-        run, deadline_s = self._run + CONTROL_SUFFIX, control.deadline_s
+        given = {
+            "run": self._run + CONTROL_SUFFIX,
+            "groups": control.groups,
+            "rubric": control.rubric,
+            "deadline_s": control.deadline_s,
+            "step": step,
+        }
         try:
-            self._client.send(
-                verdicts_request(run, control.groups, control.rubric, options, deadline_s=deadline_s, step=step)
-            )
+            self._client.send(verdicts_request(given, options))
         except AdjudgeError as error:
             logger.warning("the control set of run %r could not be judged at step %d: %s", self._run, step, error)
 

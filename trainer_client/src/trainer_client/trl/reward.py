@@ -740,18 +740,8 @@ def check_reward_options(
         InvalidRequest: an option or the rubric is invalid.
         TypeError: an option is unknown.
     """
-    rubric_or_probe = rubric or "probe"
-    rewards_request(
-        "RubricReward",
-        "probe",
-        [_PROBE_GROUP],
-        rubric_or_probe,
-        mode,
-        options,
-        on_failure=on_failure,
-        deadline_s=deadline_s,
-        step=0,
-    )
+    given = {"groups": [_PROBE_GROUP], "rubric": rubric or "probe", "on_failure": on_failure, "deadline_s": deadline_s}
+    rewards_request("RubricReward", {"run": "probe", "step": 0, **given}, mode, options)
 
 
 MAX_TRACKED_CRITERIA = 64
