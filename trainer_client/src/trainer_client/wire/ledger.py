@@ -28,12 +28,11 @@ from trainer_client.wire.groups import Prompt, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
-    AppliedPolicy,
+    ComputedReward,
     FailurePolicy,
     RewardOptions,
     RewardRequest,
     RubricDropout,
-    StepReward,
     UncertainPolicy,
 )
 from trainer_client.wire.verdicts import UncertainBand, Verdict
@@ -267,26 +266,14 @@ class RecomputeRequest(RequestModel):
         return self
 
 
-class RecomputedResponse(AnswerModel):
-    """A response's recomputed reward. `position` is its position in the group; see `ResponseReward` for the others.
+class RecomputedResponse(ComputedReward):
+    """A response's recomputed reward.
 
     Attributes:
         position: its position in the group, from 0.
-        declared_reward: as in `ResponseReward`.
-        unpenalised: the reward before penalties; null if there are none.
-        dropped: the number of criteria that the policy left out.
-        components: the component rewards by name; left out of the JSON if none were asked for.
     """
 
     position: int
-    reward: float | None
-    declared_reward: float | None = Field(default=None, exclude_if=is_missing)
-    unpenalised: float | None = None
-    status: Literal["scored", "partial", "unscored"]
-    policy_applied: AppliedPolicy | None = None
-    dropped: int = 0
-    components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
-    steps: tuple[StepReward, ...] = ()
 
 
 class RecomputedGroup(AnswerModel):

@@ -38,9 +38,9 @@ from trainer_client.wire.problems import Problem
 from trainer_client.wire.verdicts import (
     JudgeInfo,
     PinnedRubric,
+    ResponseVerdicts,
     UncertainBand,
     Usage,
-    Verdict,
     VerdictUse,
     why_no_probability,
 )
@@ -432,8 +432,8 @@ class StepReward(AnswerModel):
     delta: float | None = None
 
 
-class ResponseReward(AnswerModel):
-    """One response's reward and the verdicts and steps it was computed from.
+class ComputedReward(AnswerModel):
+    """The reward of a response, and how it was determined.
 
     Attributes:
         declared_reward: under the weighting `contrast`, the reward under the rubric's own weights, with the same
@@ -444,7 +444,6 @@ class ResponseReward(AnswerModel):
         dropped: the number of criteria that the policy left out.
         components: the component rewards by name, before penalties; null where a missing verdict could change one. Left
             out of the JSON if none were asked for.
-        verdicts: the verdicts behind it, one for each criterion.
     """
 
     reward: float | None
@@ -454,11 +453,11 @@ class ResponseReward(AnswerModel):
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
-    characters_omitted: int = 0
-    characters_hidden: int = 0
-    suspicious: bool | None = None
-    verdicts: tuple[Verdict, ...]
     steps: tuple[StepReward, ...] = ()
+
+
+class ResponseReward(ResponseVerdicts, ComputedReward):
+    """One response's reward and the verdicts and steps it was computed from."""
 
     @property
     def known_components(self) -> dict[str, float]:

@@ -341,56 +341,46 @@ class PlacedCriterion(AnswerModel):
     criterion: Criterion
 
 
-class Rewording(AnswerModel):
-    """A criterion whose description changed.
+class _CriterionChange(AnswerModel):
+    """Something of a criterion that differs between two versions.
 
     Attributes:
         id: the criterion's id.
-        before, after: its description in that version.
+        before, after: what it is in that version.
     """
 
     id: str
+
+
+class Rewording(_CriterionChange):
+    """A criterion whose description changed."""
+
     before: str
     after: str
 
 
-class Reweighting(AnswerModel):
-    """A criterion whose weight changed.
+class Reweighting(_CriterionChange):
+    """A criterion whose weight changed."""
 
-    Attributes:
-        id: the criterion's id.
-        before, after: its weight in that version.
-    """
-
-    id: str
     before: float
     after: float
 
 
-class FieldChange(AnswerModel):
+class FieldChange(_CriterionChange):
     """A change of another field of a criterion. Each changed field has its own entry.
 
     Attributes:
-        id: the criterion's id.
         field: the field that changed.
-        before, after: its value in that version.
     """
 
-    id: str
     field: Literal["kind", "tags", "scale", "verification"]
     before: JsonValue
     after: JsonValue
 
 
-class CriterionMove(AnswerModel):
-    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0.
+class CriterionMove(_CriterionChange):
+    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0."""
 
-    Attributes:
-        id: the criterion's id.
-        before, after: its position in that version, from 0.
-    """
-
-    id: str
     before: int
     after: int
 
