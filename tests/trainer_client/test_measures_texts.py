@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.measures import self_bleu, semantic_distance
-from trainer_client.text.loops import SELF_CORRECTION_PHRASES, loop_statistics, loops
+from trainer_client.measures import SELF_CORRECTION_PHRASES, loop_statistics, loops, self_bleu, semantic_distance
 
 SOUND = "### Step 1: Add\nTwo and two give four.\n\n### Step 2: Check\nFour less two gives two again.\n\n\\boxed{4}"
 PARAGRAPHS = [f"Paragraph number {n} says something of its own." for n in range(20)]

@@ -28,8 +28,7 @@ from trainer_client.client.calls import GroupLike, RubricLike, verdicts_request
 from trainer_client.client.keywords import VerdictKeywords
 from trainer_client.client.sync import Client
 from trainer_client.errors import AdjudgeError, NotFound, WeightsChanged
-from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
-from trainer_client.text.loops import loops
+from trainer_client.measures import best_of_n, loops, novelty, pass_at_k, self_bleu
 from trainer_client.trl._reward.distributed import run_of
 from trainer_client.trl._reward.judging import END_LEASE_S
 from trainer_client.trl.config import RubricGRPOConfig
