@@ -50,7 +50,7 @@ class RubricScorer:
     A row is a group: `prompt` and `responses`, a list, or `response`, a single one, where a response is text or chat
     messages. It may have `rubric`, `ground_truth`, `reference_answer`, `grounding` and `id`; all other columns are
     passed on. A row with `response` gains `reward`, `status`, `failure` and `verdicts`, one with `responses` gains
-    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.tables.result_fields`.
+    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.client.tables.result_fields`.
 
     Args:
         rubric: the rubric of rows without one: a reference, a list of criteria, or JSON text.

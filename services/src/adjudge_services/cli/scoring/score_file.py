@@ -41,7 +41,7 @@ _REASONS_KEPT = 1_000
 _COLUMNS: Mapping[str, ColumnType] = {
     "id": "text", "rewards": "numbers", "statuses": "texts", "failure": "text", "verdicts": "text",
 }  # fmt: skip
-"""The columns of results in Parquet: a group's `id`, and those of `trainer_client.tables.result_fields`."""
+"""The columns of results in Parquet: a group's `id`, and those of `trainer_client.client.tables.result_fields`."""
 
 
 @dataclass(frozen=True, slots=True)
