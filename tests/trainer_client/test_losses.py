@@ -1,7 +1,11 @@
+"""Losses that TRL lacks."""
+
+import importlib.util
 import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +15,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from trainer_client.advantages import group_advantages, normalise_steps, stepwise_advantages
 from trainer_client.losses import clipped_surrogate, k3, sequence_masked_weights, sequence_ratio, shaped_probability
 
 pytestmark = pytest.mark.trl
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "losses.json").read_text())["cases"]
+
 LOGP = st.floats(-50, 0)
+
 LOGPS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=2, max_side=6), elements=LOGP)
 
 
@@ -203,3 +210,219 @@ sys.exit("torch" in sys.modules)
 
 def test_only_the_losses_and_the_trainers_import_torch():
     subprocess.run([sys.executable, "-c", ALL_BUT_THE_LOSSES], check=True, timeout=60)
+
+
+RATIO = st.floats(0, 20, allow_subnormal=False)
+
+ADVANTAGE = st.floats(-5, 5, allow_subnormal=False)
+
+SHARE = st.floats(0, 1, allow_subnormal=False)
+
+
+@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
+def test_the_clipped_surrogate_never_exceeds_the_unclipped_one_or_its_bounds(ratio, advantage, low, high):
+    value = float(clipped_surrogate(ratio, advantage, low=low, high=high))
+    assert value <= ratio * advantage
+    if advantage >= 0:
+        assert value <= (1 + high) * advantage
+    else:
+        assert value <= (1 - low) * advantage
+    if 1 - low <= ratio <= 1 + high:
+        assert value == ratio * advantage
+
+
+@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
+def test_the_clip_stops_the_gradient_only_where_the_ratio_would_move_further_away(ratio, advantage, low, high):
+    beyond = ratio > 1 + high if advantage > 0 else ratio < 1 - low
+    given_ratio = graded(ratio)
+    clipped_surrogate(given_ratio, advantage, low=low, high=high).backward()
+    assert given_ratio.grad == (0.0 if beyond else advantage)
+
+
+@given(RATIO, ADVANTAGE, st.floats(1.01, 10, allow_subnormal=False))
+def test_the_dual_clip_bounds_the_loss_of_bad_tokens_and_leaves_good_ones_unchanged(ratio, advantage, dual):
+    value, single = clipped_surrogate(ratio, advantage, dual=dual), clipped_surrogate(ratio, advantage)
+    assert value >= single
+    if advantage >= 0 or ratio <= min(dual, 1.2):
+        assert value == single
+    else:
+        assert float(value) == max(float(single), dual * advantage)
+
+
+@given(RATIO, ADVANTAGE)
+def test_without_bounds_the_surrogate_is_the_ratio_times_the_advantage(ratio, advantage):
+    assert float(clipped_surrogate(ratio, advantage, low=1.0, high=math.inf)) == ratio * advantage
+
+
+def trls_surrogate(ratio, advantage, low, high, delta):
+    """The loss of `GRPOTrainer` with `delta`."""
+    clipped = torch.clamp(ratio, 1 - low, 1 + high)
+    return torch.min(torch.clamp(ratio, max=delta) * advantage, clipped * advantage)
+
+
+@given(SHARE, st.floats(0, 2, allow_subnormal=False), st.floats(0, 3, allow_subnormal=False), ADVANTAGE, st.data())
+def test_the_dual_clip_equals_trls_delta_unless_c_is_below_the_upper_clip(low, high, above, advantage, data):
+    dual = 1 + high + above
+    assume(dual > 1)
+    ratio = data.draw(RATIO | st.sampled_from([1 - low, 1.0, 1 + high, dual]))
+    ours, theirs = graded([ratio]), graded([ratio])
+    value = clipped_surrogate(ours, [advantage], low=low, high=high, dual=dual)
+    expected = trls_surrogate(theirs, torch.tensor([advantage], dtype=torch.float64), low, high, dual)
+    assert torch.equal(value, expected)
+    value.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_below_the_upper_clip_trls_delta_differs():
+    ratio, advantage = torch.tensor([1.3]), torch.tensor([-1.0])
+    assert clipped_surrogate(ratio, advantage, high=0.4, dual=1.1).item() == pytest.approx(-1.1)
+    assert trls_surrogate(ratio, advantage, 0.2, 0.4, 1.1).item() == pytest.approx(-1.3)
+
+
+def test_trl_still_has_the_code_that_the_comparison_reproduces():
+    trl = importlib.util.find_spec("trl")
+    if trl is None:
+        pytest.skip("TRL is not installed")
+    source = (Path(trl.origin).parent / "trainer" / "grpo_trainer.py").read_text(encoding="utf-8")
+    for line in (
+        "coef_2 = torch.clamp(coef_1, 1 - self.epsilon_low, 1 + self.epsilon_high)",
+        "coef_1 = torch.clamp(coef_1, max=self.args.delta)",
+        "per_token_loss1 = coef_1 * advantages",
+        "per_token_loss2 = coef_2 * advantages",
+        "per_token_loss = -torch.min(per_token_loss1, per_token_loss2)",
+    ):
+        assert line in source
+
+
+def test_one_advantage_per_response_is_broadcast_over_its_tokens():
+    ratio = [[1.0, 1.1], [1.0, 9.0]]
+    expected = clipped_surrogate(ratio, [[2.0, 2.0], [-1.0, -1.0]])
+    assert torch.equal(clipped_surrogate(ratio, [[2.0], [-1.0]]), expected)
+    assert torch.equal(clipped_surrogate(ratio, 2.0)[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"low": -0.1},
+        {"low": 1.1},
+        {"low": math.nan},
+        {"high": -0.1},
+        {"high": math.nan},
+        {"dual": 1.0},
+        {"dual": math.nan},
+        {"dual": math.inf},
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        clipped_surrogate([1.0], [1.0], **option)
+
+
+WORDS = 4
+
+NUMBER = st.floats(-2, 2, allow_subnormal=False)
+
+SEED = st.integers(0, 2**32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Use one thread: for sixteen numbers, synchronising threads takes longer than the sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def table(seed):
+    """A policy's logits of each word after each word."""
+    return torch.randn(WORDS, WORDS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@st.composite
+def rollouts(draw):
+    """A response: its words, the spans of its steps, their deltas, and its base reward."""
+    words = draw(st.text("0123", min_size=1, max_size=7).map(lambda text: [int(word) for word in text]))
+    edges = sorted(draw(st.sets(st.integers(0, len(words)), max_size=4)))
+    spans = {step: (start, end) for step, (start, end) in enumerate(pairwise(edges), 1)}
+    deltas = draw(st.dictionaries(st.sampled_from([0, *spans]), NUMBER))
+    return words, spans, deltas, draw(st.none() | NUMBER)
+
+
+GROUPS = st.lists(rollouts(), min_size=1, max_size=4)
+
+
+def log_probabilities(policy, words):
+    """Log-probability of each word after the one before it; the first follows word 0."""
+    return torch.log_softmax(policy, dim=-1)[[0, *words[:-1]], words]
+
+
+def policy_gradient(parameters, old, group, advantages):
+    """Gradient of the sum over all tokens of ratio * A."""
+    policy = parameters.clone().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    for (words, *_), advantage in zip(group, advantages, strict=True):
+        ratio = torch.exp(log_probabilities(policy, words) - log_probabilities(old, words))
+        total = total + clipped_surrogate(ratio, advantage, low=1.0, high=math.inf).sum()
+    total.backward()
+    return policy.grad
+
+
+def on_tokens(group, numbers, step=None):
+    """Arrays with one number per response, on all its tokens or on those of one step."""
+    arrays = [torch.zeros(len(words), dtype=torch.float64) for words, *_ in group]
+    for array, (_, spans, *_), number in zip(arrays, group, numbers, strict=True):
+        start, end = (0, len(array)) if not step else spans.get(step, (0, 0))
+        array[start:end] = number
+    return arrays
+
+
+def stepwise(group, deltas):
+    _, spans, _, base = zip(*group, strict=True)
+    return stepwise_advantages(base, deltas, spans, [len(words) for words, *_ in group])
+
+
+@given(SEED, SEED, GROUPS)
+def test_the_gradient_is_the_sum_of_the_outcomes_and_every_steps(new, old, group):
+    new, old = table(new), table(old)
+    _, _, deltas, base = zip(*group, strict=True)
+    whole = policy_gradient(new, old, group, stepwise(group, deltas))
+
+    parts = policy_gradient(new, old, group, on_tokens(group, group_advantages(base)))
+    known = [{} if reward is None else own for own, reward in zip(deltas, base, strict=True)]
+    normalised = normalise_steps(known)
+    for step in {step for own in normalised for step in own}:
+        z = [own.get(step, 0.0) for own in normalised]
+        parts = parts + policy_gradient(new, old, group, on_tokens(group, z, step))
+    assert torch.allclose(whole, parts, rtol=1e-9, atol=1e-9)
+
+
+@given(SEED, SEED, GROUPS)
+def test_without_deltas_the_gradient_is_that_of_grpo(new, old, group):
+    new, old = table(new), table(old)
+    plain = on_tokens(group, group_advantages([base for *_, base in group]))
+    gradient = policy_gradient(new, old, group, stepwise(group, [{} for _ in group]))
+    assert torch.equal(gradient, policy_gradient(new, old, group, plain))
+
+
+@given(SEED, GROUPS)
+def test_at_the_sampling_policy_it_is_the_gradient_of_the_weighted_log_likelihood(policy, group):
+    policy = table(policy)
+    advantages = stepwise(group, [own for _, _, own, _ in group])
+    likelihood = policy.clone().requires_grad_()
+    total = [
+        (torch.as_tensor(advantage) * log_probabilities(likelihood, words)).sum()
+        for (words, *_), advantage in zip(group, advantages, strict=True)
+    ]
+    torch.stack(total).sum().backward()
+    assert torch.allclose(policy_gradient(policy, policy, group, advantages), likelihood.grad, atol=1e-12)
+
+
+def test_a_delta_of_one_step_affects_only_the_words_of_that_step():
+    words, spans = [1, 2, 3, 1], {1: (0, 2), 2: (2, 4)}
+    group = [(words, spans, {2: 0.8}, 1.0), (words[::-1], spans, {2: 0.0}, 1.0)]
+    gradient = policy_gradient(table(0), table(1), group, stepwise(group, [own for *_, own, _ in group]))
+    moved = {(previous, word) for previous, word in gradient.nonzero().tolist()}
+    assert {previous for previous, _ in moved} == {2, 3}

@@ -9,6 +9,7 @@ from trainer_client import AliasMoved, InvalidRequest, RubricRetired
 from trainer_client.wire import Lineage
 
 AT = "2025-01-01T00:00:00Z"
+
 NAME = "math/quadratics"
 
 

@@ -13,9 +13,13 @@ from tests.trainer_client.fake_service import DIGEST, VERSION, ScriptedReply, st
 from trainer_client import Client, MismatchedAnswer, ServerError
 
 IDS = ["one", "two", "three"]
+
 RUBRIC = [{"id": id_, "description": f"is {id_}"} for id_ in IDS]
+
 GROUPS = [{"id": f"q{n}", "prompt": "x?", "responses": ["42", "43", "44"][: n + 1]} for n in range(3)]
+
 PAIRS = [{"id": f"q{n}", "prompt": "x?", "a": "42", "b": "43"} for n in range(2)]
+
 ABOUT = {
     "request_id": "req-1",
     "run": "mine",
@@ -249,9 +253,11 @@ OPERATION = {
     "revision": 3,
     "created_at": "2025-01-01T00:00:00Z",
 }
+
 EVENT = ScriptedReply(
     headers={"Content-Type": "text/event-stream"}, pieces=(f"data: {json.dumps(OPERATION)}\n\n".encode(),)
 )
+
 PROJECT = {"id": "team", "created_at": "2025-01-01T00:00:00Z"}
 
 

@@ -1,18 +1,36 @@
+"""Connections: addresses, keys, retries, timeouts, keepalive and proxies."""
+
 import asyncio
 import json
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from importlib.util import find_spec
 
 import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import COMPARISONS, VERDICTS, VERSION, ScriptedReply, problem, rewarded
-from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
-from trainer_client.client.connection import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
+from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, ScriptedReply, problem, rewarded
+from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Criterion, Overloaded, TimedOut
+from trainer_client.client.calls import bypasses_proxy
+from trainer_client.client.connection import (
+    DEAD_PEER_TIMEOUT_S,
+    INITIAL_BACKOFF_S,
+    MAX_BACKOFF_S,
+    MAX_WAIT_S,
+    RetryPolicy,
+    keepalive_options,
+    transport_options,
+)
+from trainer_client.verl import compute_score
 
 OVERLOADED = problem("overloaded", 429, retryable=True)
+
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
 
 
@@ -248,3 +266,172 @@ def test_waits_stay_short_after_a_long_outage():
     waits = [tries.wait_after(ConnectionFailed("away", retryable=True)) for _ in range(12)]
     assert waits[:3] == pytest.approx([0.5, 1.0, 2.0], rel=0.01)
     assert waits[4:] == pytest.approx([5.0] * 8, rel=0.01)
+
+
+PROXY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture
+def connected() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        yield one
+
+
+def test_the_system_accepts_every_option(connected):
+    for level, option, value in keepalive_options():
+        connected.setsockopt(level, option, value)
+        assert connected.getsockopt(level, option) == value
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="some options have other names on other systems")
+def test_a_dead_host_is_detected_after_the_same_time_idle_or_sending():
+    given = {option: value for _, option, value in keepalive_options()}
+    asked_s = given[socket.TCP_KEEPIDLE] + given[socket.TCP_KEEPCNT] * given[socket.TCP_KEEPINTVL]
+    assert asked_s == given[socket.TCP_USER_TIMEOUT] / 1000 == DEAD_PEER_TIMEOUT_S
+
+
+def is_watched(answer: httpx2.Response) -> bool:
+    """Whether TCP keepalive is on for the connection of this answer."""
+    connection = answer.extensions["network_stream"].get_extra_info("socket")
+    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+
+async def test_both_clients_turn_on_tcp_keepalive(service):
+    service.script(ScriptedReply(body={}), ScriptedReply(body={}))
+    with Client(service.url) as client:
+        async with client.driven._http.stream(method="GET", url="/") as answer:
+            assert is_watched(answer)
+    async with AsyncClient(service.url) as client, client._http.stream("GET", "/") as answer:
+        assert is_watched(answer)
+
+
+def test_certificates_are_checked_with_tls_and_not_loaded_without():
+    assert transport_options(httpx2.URL("https://judge"))["verify"] is True
+    plain = transport_options(httpx2.URL("http://judge:8000"))["verify"]
+    assert plain.get_ca_certs() == []
+    assert plain.verify_mode is ssl.CERT_REQUIRED  # an accidental TLS connection is refused
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "direct"),
+    [
+        ({}, "http://judge:8000", True),
+        ({"HTTP_PROXY": PROXY}, "http://judge:8000", False),
+        ({"http_proxy": PROXY}, "http://judge:8000", False),
+        ({"ALL_PROXY": PROXY}, "http://judge:8000", False),
+        ({"HTTP_PROXY": PROXY}, "https://judge:8000", True),
+        ({"HTTPS_PROXY": PROXY}, "https://judge", False),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "judge,other"}, "http://judge:8000", True),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": ".svc"}, "http://judge.ns.svc:8000", True),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "*"}, "http://judge:8000", True),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "other"}, "http://judge:8000", False),
+    ],
+)
+def test_a_proxy_named_by_the_environment_is_still_used(environment, url, direct, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert bypasses_proxy(httpx2.URL(url)) is direct
+
+
+@pytest.mark.skipif(find_spec("socksio") is not None, reason="the package is installed")
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_a_socks_proxy_without_its_package_says_which_to_install(make, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(
+        ImportError, match=r"names a SOCKS proxy .* run pip install 'httpx2\[socks\]', or name the host"
+    ):
+        make("http://judge.invalid:8000")
+    monkeypatch.setenv("NO_PROXY", "judge.invalid")
+    make("http://judge.invalid:8000")
+
+
+def test_a_request_goes_through_the_proxy_of_the_environment(service, connect, monkeypatch):
+    service.script(ScriptedReply(body=VERSION))
+    monkeypatch.setenv("HTTP_PROXY", service.url)
+    assert connect("http://judge.invalid:8000", retries=0).rubric("math/quadratics").version == 3
+
+
+KEY = "adj_abcdefghijklmnop_" + "s" * 43
+
+
+@pytest.fixture(autouse=True)
+def no_key_around(monkeypatch):
+    monkeypatch.delenv("ADJUDGE_API_KEY", raising=False)
+
+
+@pytest.mark.parametrize(("given", "sent"), [(None, f"Bearer {KEY}"), ("adj_other", "Bearer adj_other"), ("", None)])
+def test_the_key_of_the_environment_is_used_unless_one_is_given(service, connect, monkeypatch, given, sent):
+    monkeypatch.setenv("ADJUDGE_API_KEY", f"{KEY}\n")
+    service.script(ScriptedReply(body=VERSION))
+    connect(service.url, api_key=given).rubric("math/quadratics")
+    assert service.asked[0].headers.get("authorization") == sent
+
+
+def test_without_a_key_none_is_sent(service, connect):
+    service.script(ScriptedReply(body=VERSION))
+    connect(service.url).rubric("math/quadratics")
+    assert "authorization" not in service.asked[0].headers
+
+
+def test_an_authorization_header_of_the_caller_replaces_the_key(service, connect):
+    service.script(ScriptedReply(body=VERSION))
+    connect(service.url, api_key=KEY, headers={"authorization": "Basic YTpi"}).rubric("math/quadratics")
+    assert service.asked[0].headers["authorization"] == "Basic YTpi"
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+@pytest.mark.parametrize("key", ["adj_a b", "adj_ä", f"{KEY}\r\nX: y", " "])
+def test_an_invalid_key_is_refused_and_not_repeated_in_the_error(client_class, key):
+    with pytest.raises(ValueError, match="api_key has spaces or characters that no key has") as refused:
+        client_class("http://judge:8000", api_key=key)
+    assert key.strip() == "" or key not in str(refused.value)
+
+
+def test_the_repr_of_a_clients_settings_hides_the_key():
+    client = Client("http://judge:8000", api_key=KEY)
+    assert KEY not in repr(client.settings)
+    assert client.settings.api_key == KEY
+    client.close()
+
+
+CRITERIA = [{"id": "c1", "description": "states 42", "kind": "point"}]
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_the_address_of_the_environment_is_used_unless_one_is_given(client_class, monkeypatch):
+    monkeypatch.setenv("ADJUDGE_URL", "http://judge.test\n")
+    assert client_class().base_url == "http://judge.test"
+    assert client_class("http://other.test", run="r").base_url == "http://other.test"
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_without_an_address_the_error_names_the_variable(client_class, monkeypatch):
+    monkeypatch.delenv("ADJUDGE_URL", raising=False)
+    with pytest.raises(ValueError, match=r"pass base_url, such as http://judge:8000, or set ADJUDGE_URL"):
+        client_class()
+
+
+async def test_verl_uses_the_address_of_the_environment(service, monkeypatch):
+    monkeypatch.setenv("ADJUDGE_URL", service.url)
+    service.script(ScriptedReply(body=rewarded))
+    scored = await compute_score("data", "42", "42", {"prompt": "6 * 7?"}, rubric=CRITERIA)
+    assert scored["score"] == 1.0
+
+
+@pytest.mark.parametrize("criteria", [CRITERIA, tuple(CRITERIA), [Criterion(**CRITERIA[0])]])
+def test_a_list_of_criteria_is_a_rubric_for_requests_and_for_groups(service, connect, criteria):
+    service.script(ScriptedReply(body=REWARDS), ScriptedReply(body=REWARDS))
+    client = connect(service.url)
+    group = {"id": "q17", "prompt": "6 * 7?", "responses": ["42", "41"]}
+    client.rewards([group], criteria, "points")
+    client.rewards([{**group, "rubric": criteria}], mode="points")
+    first, second = (json.loads(asked.body) for asked in service.asked)
+    assert first["rubric"]["criteria"] == CRITERIA
+    assert second["groups"][0]["rubric"] == first["rubric"]

@@ -1,0 +1,569 @@
+"""What the clients send for judging, and what they refuse to send."""
+
+import inspect
+import json
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, ClassVar, get_type_hints
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer_client.fake_service import (
+    COMPARISONS,
+    CRITERION,
+    DIGEST,
+    REWARDS,
+    VERDICTS,
+    VERSION,
+    ScriptedReply,
+    problem,
+    rewarded,
+    summary,
+)
+from trainer_client import (
+    AdjudgeError,
+    AsyncClient,
+    Client,
+    ConnectionFailed,
+    Criterion,
+    Group,
+    InvalidRequest,
+    LengthPenalty,
+    Message,
+    OverlongPenalty,
+    Pair,
+    Response,
+    RubricContent,
+    ServerError,
+)
+from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
+from trainer_client.wire import (
+    ComparisonRequest,
+    RewardRequest,
+    VerdictRequest,
+)
+from trainer_client.wire.options import option_parts
+
+GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
+
+
+def test_both_clients_have_the_same_methods():
+    offered, blocking = ({name for name in dir(each) if not name.startswith("_")} for each in (AsyncClient, Client))
+    assert blocking - {"close", "base_url", "run"} == offered - {"aclose", "from_settings"}
+
+
+class TestRewards:
+    def test_the_request_follows_the_contract(self, service, connect):
+        service.script(ScriptedReply(body=REWARDS))
+        connect(service.url, "run-3").rewards(
+            [GROUP], "math/quadratics@3", "stepwise", on_failure="skip", deadline_s=5, step=7, format_weight=0.2
+        )
+        [asked] = service.asked
+        assert (asked.method, asked.target) == ("POST", "/v1/rewards")
+        assert asked.headers["Content-Type"] == "application/json"
+        assert asked.json == {
+            "run": "run-3",
+            "step": 7,
+            "rubric": "math/quadratics@3",
+            "reward": {"mode": "stepwise", "format_weight": 0.2},
+            "on_failure": "skip",
+            "deadline_s": 5.0,
+            "groups": [GROUP],
+        }
+
+    def test_the_answer_is_typed_and_separates_failures_from_zeros(self, service, connect):
+        service.script(ScriptedReply(body=REWARDS))
+        answer = connect(service.url).rewards([GROUP], "r", "points")
+        scored, unscored = answer.groups[0].responses
+        assert (scored.reward, scored.status) == (1.0, "scored")
+        assert (unscored.reward, unscored.verdicts[0].failure.kind) == (None, "timeout")
+
+    def test_models_work_like_mappings(self, service, connect):
+        service.script(ScriptedReply(body=REWARDS))
+        client = connect(service.url)
+        for rubric in (RubricContent(criteria=(Criterion(**CRITERION),)), {"criteria": [CRITERION]}):
+            client.rewards([Group(**GROUP)], rubric)
+        assert service.asked[0].json == service.asked[1].json
+        assert service.asked[0].json["rubric"] == {"criteria": [CRITERION]}
+
+    def test_unknown_fields_of_a_newer_service_are_ignored(self, service, connect):
+        service.script(ScriptedReply(body=REWARDS | {"weather": "fine", "usage": {"judge_calls": 2, "joules": 3}}))
+        assert connect(service.url).rewards([GROUP], "r").usage.judge_calls == 2
+
+    @pytest.mark.parametrize(
+        ("groups", "options", "field"),
+        [
+            ([], {"rubric": "r"}, "groups"),
+            ([GROUP], {}, "rubric"),
+            ([GROUP | {"respones": []}], {"rubric": "r"}, "groups.0.respones"),
+            ([{"id": "q", "prompt": "p", "responses": []}], {"rubric": "r"}, "groups.0.responses"),
+            ([GROUP], {"rubric": "r", "mode": "median"}, "reward.mode"),
+            ([GROUP], {"rubric": "r", "mode": "stepwise", "protocol": "binary"}, "protocol"),
+            ([GROUP], {"rubric": "r", "deadline_s": 0}, "deadline_s"),
+            ([GROUP], {"rubric": {"criteria": []}}, "criteria"),
+            ([GROUP], {"rubric": "r", "votes": 3, "temperature": 0}, "temperature"),
+            ([GROUP], {"rubric": "r", "length_penalty": {}}, "tokens"),
+        ],
+    )
+    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect, groups, options, field):
+        with pytest.raises(InvalidRequest, match=field) as raised:
+            connect(service.url).rewards(groups, **options)
+        assert (raised.value.status, raised.value.request_id, service.asked) == (None, None, [])
+
+    def test_a_request_with_thousands_of_errors_lists_the_first_ones(self, service, connect):
+        with pytest.raises(InvalidRequest, match=r"and \d+ more\nsee ") as raised:
+            connect(service.url).rewards([{"id": "q"}] * 2000, "r")
+        assert len(str(raised.value)) < 2000
+        assert len(raised.value.errors) == 20
+
+
+class TestRubrics:
+    def test_a_rubric_is_published_under_a_name_with_slashes(self, service, connect):
+        service.script(ScriptedReply(201, VERSION))
+        published = connect(service.url).publish_rubric("math/quadratics", [CRITERION])
+        assert published.reference == "math/quadratics@3"
+        assert (service.asked[0].method, service.asked[0].target) == ("POST", "/v1/rubrics/math/quadratics/versions")
+        assert service.asked[0].json == {"criteria": [CRITERION]}
+
+    def test_publishing_existing_content_returns_its_version(self, service, connect):
+        service.script(ScriptedReply(200, VERSION))
+        assert connect(service.url).publish_rubric("math/quadratics", [Criterion(**CRITERION)]).version == 3
+
+    @pytest.mark.parametrize("reference", ["math/quadratics", "math/quadratics@3", DIGEST])
+    def test_a_rubric_is_fetched_by_each_form_of_reference(self, service, connect, reference):
+        service.script(ScriptedReply(body=VERSION))
+        assert connect(service.url).rubric(reference).criteria[0].id == "c1"
+        assert service.asked[0].target == f"/v1/rubrics/{reference}"
+
+    @pytest.mark.parametrize("reference", ["", "Bad Name", "a@0", "../../readyz", "a/../../runs", "a//b", "a?b=c"])
+    def test_an_invalid_reference_is_refused_before_it_is_sent(self, service, connect, reference):
+        with pytest.raises(InvalidRequest):
+            connect(service.url).rubric(reference)
+        assert service.asked == []
+
+    @pytest.mark.parametrize(("name", "criteria"), [("Bad Name", [CRITERION]), ("good", []), ("good", [{"id": "x"}])])
+    def test_an_invalid_rubric_is_refused_before_it_is_sent(self, service, connect, name, criteria):
+        with pytest.raises(InvalidRequest):
+            connect(service.url).publish_rubric(name, criteria)
+        assert service.asked == []
+
+    def test_listing_fetches_every_page(self, service, connect):
+        service.script(
+            ScriptedReply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
+            ScriptedReply(body={"rubrics": [], "next_cursor": "x&y"}),
+            ScriptedReply(body={"rubrics": [summary("math/c")]}),
+        )
+        assert [r.name for r in connect(service.url).rubrics("math/")] == ["math/a", "math/b", "math/c"]
+        assert [httpx2.URL(asked.target).params for asked in service.asked] == [
+            httpx2.QueryParams(prefix="math/"),
+            httpx2.QueryParams(prefix="math/", after="math/b"),
+            httpx2.QueryParams(prefix="math/", after="x&y"),
+        ]
+
+    def test_pages_are_fetched_lazily(self, service):
+        service.script(ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
+        with Client(service.url) as client:
+            next(client.rubrics())
+        assert len(service.asked) == 1
+
+
+class TestReady:
+    def test_a_ready_service_is_ready(self, service, connect):
+        service.script(ScriptedReply(body={"status": "ready"}))
+        assert connect(service.url).ready() is True
+        assert service.asked[0].target == "/readyz"
+
+    def test_a_starting_service_is_not_ready_and_is_asked_once(self, service, connect):
+        service.script(problem("not-ready", 503, retryable=True))
+        assert connect(service.url).ready() is False
+        assert len(service.asked) == 1
+
+    def test_a_service_that_is_unreachable_or_hangs_is_not_ready(self, service, connect, unserved_url):
+        assert connect(unserved_url).ready() is False
+        service.script(ScriptedReply(hang=True))
+        assert connect(service.url, timeout_s=0.05).ready() is False
+
+    def test_an_address_of_another_service_is_an_error(self, service, connect):
+        service.script(ScriptedReply(404, "nothing here"))
+        with pytest.raises(ServerError, match=r"404.*nothing here"):
+            connect(service.url).ready()
+
+
+class TestConnection:
+    def test_one_connection_serves_many_requests(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        client = connect(service.url)
+        for _ in range(5):
+            client.rubric("math/quadratics")
+        assert (len(service.asked), service.connections) == (5, 1)
+
+    def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("math/quadratics")
+        assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
+        assert service.asked[0].headers["Authorization"] == "Bearer k"
+
+    def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        connect(f"{service.url}/judges/one").rubric("math/quadratics")
+        assert service.asked[0].target == "/judges/one/v1/rubrics/math/quadratics"
+
+    def test_leaving_a_with_block_closes_the_connections(self, service):
+        service.script(ScriptedReply(body=VERSION))
+        with Client(service.url) as client:
+            client.rubric("math/quadratics")
+        with pytest.raises(RuntimeError, match="closed"):
+            client.rubric("math/quadratics")
+
+    async def test_leaving_an_async_with_block_closes_the_connections(self, service):
+        service.script(ScriptedReply(body=VERSION))
+        async with AsyncClient(service.url) as client:
+            await client.rubric("math/quadratics")
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.rubric("math/quadratics")
+
+    def test_a_transport_can_replace_the_network(self):
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
+        with Client("http://judge:8000", transport=transport) as client:
+            assert client.rubric("math/quadratics").version == 3
+
+    def test_an_address_without_a_service_is_a_failed_connection(self, connect, unserved_url):
+        with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
+            connect(unserved_url, retries=0).rubric("math/quadratics")
+        assert raised.value.status is None
+
+
+ALONE = {"id": "q17", "prompt": "x?", "responses": ["42"]}
+
+
+class TestVerdicts:
+    def test_the_request_follows_the_contract(self, service, connect):
+        service.script(ScriptedReply(body=VERDICTS))
+        connect(service.url, "run-3").verdicts(
+            [ALONE], "math/quadratics@3", deadline_s=5, step=7, rationale=True, protocol="graded"
+        )
+        [asked] = service.asked
+        assert (asked.method, asked.target) == ("POST", "/v1/verdicts")
+        assert asked.json == {
+            "run": "run-3",
+            "step": 7,
+            "rubric": "math/quadratics@3",
+            "judging": {"rationale": True, "protocol": "graded"},
+            "deadline_s": 5.0,
+            "groups": [ALONE],
+        }
+
+    def test_the_answer_is_typed(self, service, connect):
+        service.script(ScriptedReply(body=VERDICTS))
+        [response] = connect(service.url).verdicts([ALONE], "r").groups[0].responses
+        assert (response.verdicts[0].score, response.verdicts[0].rationale) == (1.0, "It says 42.")
+
+    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect):
+        with pytest.raises(InvalidRequest, match="rubric"):
+            connect(service.url).verdicts([ALONE])
+        assert service.asked == []
+
+
+class TestCompare:
+    PAIR: ClassVar = {"id": "q17", "prompt": "x?", "a": "42", "b": [{"role": "assistant", "content": "43"}]}
+
+    def test_the_request_follows_the_contract(self, service, connect):
+        service.script(ScriptedReply(body=COMPARISONS))
+        connect(service.url, "run-3").compare(
+            [self.PAIR], "math/quadratics@3", question="Which is right?", deadline_s=5, step=7, think_tokens=64
+        )
+        [asked] = service.asked
+        assert (asked.method, asked.target) == ("POST", "/v1/comparisons")
+        assert asked.json == {
+            "run": "run-3",
+            "step": 7,
+            "rubric": "math/quadratics@3",
+            "question": "Which is right?",
+            "judging": {"think_tokens": 64},
+            "deadline_s": 5.0,
+            "pairs": [self.PAIR],
+        }
+
+    def test_a_pair_alone_is_enough_and_may_be_a_model(self, service, connect):
+        service.script(ScriptedReply(body=COMPARISONS))
+        connect(service.url).compare([Pair.model_validate(self.PAIR)])
+        assert service.asked[0].json == {"deadline_s": 60.0, "pairs": [self.PAIR]}
+
+    def test_the_answer_is_typed(self, service, connect):
+        service.script(ScriptedReply(body=COMPARISONS))
+        answer = connect(service.url).compare([self.PAIR])
+        assert (answer.win_rate, answer.pairs[0].preferred, answer.pairs[0].consistent) == (0.5, "tie", False)
+        assert [order.first for order in answer.pairs[0].orders] == ["a", "b"]
+
+    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect):
+        with pytest.raises(InvalidRequest, match=r"pairs\.0\.b"):
+            connect(service.url).compare([{"id": "q17", "prompt": "x?", "a": "42"}])
+        assert service.asked == []
+
+
+MEASURED = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}
+
+PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
+
+COMPARISON = {
+    "rationale": True,
+    "think_tokens": 64,
+    "reasoning": "keep",
+    "grounding_characters": 900,
+    "template": "v1",
+}
+
+JUDGING = COMPARISON | {
+    "protocol": "binary",
+    "criteria_per_call": "all",
+    "votes": 3,
+    "temperature": 0.5,
+    "truncate": True,
+}
+
+REWARD = {
+    "kinds": ["point"],
+    "format_weight": 0.2,
+    "gate_fraction": 0.75,
+    "length_penalty": {"coefficient": 0.001, "target_tokens": 100},
+    "overlong_penalty": {"limit_tokens": 900, "buffer_tokens": 100},
+    "truncation_factor": 0.5,
+}
+
+
+def test_each_option_goes_to_its_part_of_the_request(service, connect):
+    service.script(
+        ScriptedReply(body=rewarded),
+        ScriptedReply(body=rewarded),
+        ScriptedReply(body=VERDICTS),
+        ScriptedReply(body=COMPARISONS),
+    )
+    client = connect(service.url)
+    client.rewards([MEASURED], "r", "gate", **REWARD, **JUDGING)
+    list(client.stream_rewards([MEASURED], "r", "gate", **REWARD, **JUDGING))
+    client.verdicts([MEASURED], "r", **JUDGING)
+    client.compare([PAIR], **COMPARISON)
+    rewards, streamed, verdicts, compared = [asked.json for asked in service.asked]
+    assert (rewards["judging"], rewards["reward"]) == (JUDGING, {"mode": "gate"} | REWARD)
+    assert streamed == rewards
+    assert verdicts["judging"] == JUDGING
+    assert compared["judging"] == COMPARISON
+
+
+def test_omitted_and_none_options_are_not_sent_to_stay_compatible_with_older_services(service, connect):
+    service.script(ScriptedReply(body=rewarded))
+    client = connect(service.url)
+    client.rewards([MEASURED], "r")
+    client.rewards([MEASURED], "r", protocol=None, length_penalty=None, template=None)
+    sent = {
+        "rubric": "r",
+        "reward": {"mode": "weighted_mean"},
+        "on_failure": "null",
+        "deadline_s": 60.0,
+        "groups": [MEASURED],
+    }
+    assert [asked.json for asked in service.asked] == [sent, sent]
+
+
+def test_penalties_may_be_models(service, connect):
+    service.script(ScriptedReply(body=rewarded))
+    connect(service.url).rewards(
+        [MEASURED],
+        "r",
+        length_penalty=LengthPenalty(excess_only=True),
+        overlong_penalty=OverlongPenalty(limit_tokens=9, buffer_tokens=2),
+    )
+    assert service.asked[0].json["reward"] == {
+        "mode": "weighted_mean",
+        "length_penalty": {"excess_only": True},
+        "overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "items", "option", "closest"),
+    [
+        ("rewards", [MEASURED], "protocl", "protocol"),
+        ("rewards", [MEASURED], "on_failur", "on_failure"),
+        ("rewards", [MEASURED], "model", "mode"),
+        ("stream_rewards", [MEASURED], "format_wait", "format_weight"),
+        ("verdicts", [MEASURED], "rational", "rationale"),
+        ("verdicts", [MEASURED], "prioriti", "priority"),
+        ("verdicts", [MEASURED], "deadline", "deadline_s"),
+        ("compare", [PAIR], "questions", "question"),
+        ("compare", [PAIR], "think_token", "think_tokens"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_closest_known_one(connect, service, method, items, option, closest):
+    with pytest.raises(TypeError, match=rf"^{method}\(\) has no option '{option}'.*'{closest}'\?$"):
+        getattr(connect(service.url), method)(items, "r", **{option: 1})
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("method", "option"), [("verdicts", "format_weight"), ("verdicts", "mode"), ("compare", "votes"), ("rewards", "")]
+)
+def test_an_option_of_another_call_is_refused(connect, service, method, option):
+    with pytest.raises(TypeError, match=rf"has no option '{option}'"):
+        getattr(connect(service.url), method)([], "r", **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("keywords", "request_model"),
+    [
+        (ComparisonKeywords, ComparisonRequest),
+        (VerdictKeywords, VerdictRequest),
+        (RewardKeywords, RewardRequest),
+    ],
+)
+def test_the_typed_keywords_are_the_options_of_the_contract(keywords, request_model):
+    parameters = {"mode", "on_failure", "deadline_s"}
+    assert set(get_type_hints(keywords)) == option_parts(request_model).keys() - parameters
+
+
+@pytest.mark.parametrize(("method", "items"), [("rewards", [MEASURED]), ("verdicts", [MEASURED]), ("compare", [PAIR])])
+def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect, service, method, items):
+    service.script(ScriptedReply(body={}))
+    for priority in ("bulk", None):
+        with suppress(AdjudgeError):
+            getattr(connect(service.url), method)(items, "r", priority=priority)
+    bulk, usual = [asked.json for asked in service.asked]
+    assert bulk["priority"] == "bulk"
+    assert usual == {name: value for name, value in bulk.items() if name != "priority"}
+
+
+@pytest.mark.parametrize("option", get_type_hints(RewardKeywords))
+def test_every_option_is_documented_in_the_docstring(option):
+    assert f"\n    {option}: " in inspect.getdoc(Client.rewards)
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("𝔸🙂é\0\u2028", "𝔸🙂é\0\u2028"),
+        ("\ud7ff\ue000", "\ud7ff\ue000"),
+        ("4\ud800 2", "4\ufffd 2"),
+        ("\ud83d\ude00", "\ufffd\ufffd"),
+        ("🙂\udfff", "🙂\ufffd"),
+    ],
+    ids=["any planes", "beside the surrogates", "the first half", "both halves, apart", "after a whole pair"],
+)
+def test_text_arrives_unchanged_except_for_lone_surrogates(service, connect, text, sent):
+    service.script(ScriptedReply(body=rewarded))
+    connect(service.url).rewards([GROUP | {"prompt": text, "responses": [text, "43"], "grounding": text}], "r")
+    [group] = service.asked[0].json["groups"]
+    assert group == GROUP | {"prompt": sent, "responses": [sent, "43"], "grounding": sent}
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+def test_text_keeps_its_number_of_code_points_and_only_lone_surrogates_change(text):
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return httpx2.Response(200, json=rewarded(json.loads(request.content)))
+
+    transport = httpx2.MockTransport(answer)
+    with Client("http://judge", transport=transport) as client:
+        client.rewards([GROUP | {"responses": [text]}], "r")
+    [arrived] = json.loads(asked[0].content)["groups"][0]["responses"]
+    assert len(arrived) == len(text)
+    assert all(a == ("\ufffd" if "\ud800" <= b <= "\udfff" else b) for a, b in zip(arrived, text, strict=True))
+
+
+def test_each_lone_surrogate_inside_messages_becomes_one_replacement_character(service, connect):
+    service.script(ScriptedReply(body=rewarded))
+    call = {"function": {"name": "f", "arguments": {"\udc00": [None, "\ud800"]}}}
+    connect(service.url).rewards([GROUP | {"responses": [[{"role": "assistant", "tool_calls": [call]}]]}], "r")
+    [[message]] = service.asked[0].json["groups"][0]["responses"]
+    assert message["tool_calls"][0]["function"]["arguments"] == {"\ufffd": [None, "\ufffd"]}
+
+
+def test_responses_may_be_texts_messages_or_mappings_with_their_lengths(service, connect):
+    service.script(ScriptedReply(body=rewarded))
+    messages = [
+        {"role": "assistant", "content": "42", "reasoning_content": "6 * 7"},
+        {"role": "tool", "content": "ok"},
+    ]
+    responses = ["42", messages, {"text": "43", "tokens": 5, "stopped": False}, {"text": messages, "tokens": 9}]
+    connect(service.url).rewards([GROUP | {"responses": responses}], "r")
+    assert service.asked[0].json["groups"][0]["responses"] == responses
+
+
+def test_responses_may_be_models(service, connect):
+    service.script(ScriptedReply(body=rewarded))
+    responses = (Response(text="42", tokens=3), (Message(role="assistant", content="43"),))
+    connect(service.url).rewards([Group(id="q17", prompt="x?", responses=responses)], "r")
+    [group] = service.asked[0].json["groups"]
+    assert group["responses"] == [{"text": "42", "tokens": 3}, [{"role": "assistant", "content": "43"}]]
+
+
+KEY = "Idempotency-Key"
+
+OPERATION = {
+    "id": "op-1",
+    "project_id": "default",
+    "kind": "score",
+    "request": {},
+    "state": "queued",
+    "revision": 1,
+    "progress": {},
+    "usage": {},
+    "tries": 1,
+    "created_at": "2025-01-01T00:00:00Z",
+}
+
+MAKING = {
+    "publish": (lambda client: client.publish_rubric("math/quadratics", [CRITERION]), VERSION),
+    "submit": (
+        lambda client: client.submit(
+            {"kind": "score", "groups": [ALONE], "rubric": {"criteria": [{"id": "a", "description": "b"}]}}
+        ),
+        OPERATION,
+    ),
+    "retry": (lambda client: client.retry_operation("op-1"), OPERATION),
+}
+
+JUDGED_BY = {
+    "rewards": (lambda client, **given: client.rewards([ALONE], "r", **given), rewarded),
+    "verdicts": (lambda client, **given: client.verdicts([ALONE], "r", **given), VERDICTS),
+    "stream_rewards": (lambda client, **given: list(client.stream_rewards([ALONE], "r", **given)), rewarded),
+}
+
+
+def keys(service: Any) -> list[str | None]:
+    """The received keys, in order."""
+    return [{name.lower(): value for name, value in asked.headers.items()}.get(KEY.lower()) for asked in service.asked]
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_a_creating_call_keeps_its_key_over_retries_and_the_next_call_gets_a_new_one(service, connect, name):
+    call, answer = MAKING[name]
+    service.script(ScriptedReply(drop=True), problem("in-progress", 409, retryable=True), ScriptedReply(body=answer))
+    client = connect(service.url)
+    call(client)
+    call(client)
+    first, again, third, other = keys(service)
+    assert first == again == third != other
+    assert len(first) == len(other) == 32
+
+
+@pytest.mark.parametrize("name", JUDGED_BY)
+def test_a_judging_call_has_a_key_only_where_the_caller_gives_one(service, connect, name):
+    call, answer = JUDGED_BY[name]
+    service.script(ScriptedReply(drop=True), ScriptedReply(body=answer))
+    call(connect(service.url), idempotency_key="step-120-q17")
+    assert keys(service) == ["step-120-q17"] * 2
+    call(connect(service.url))
+    assert keys(service)[2] is None
+
+
+def test_reading_and_cancelling_send_no_key(service, connect):
+    service.script(ScriptedReply(body=OPERATION))
+    client = connect(service.url)
+    client.operation("op-1")
+    client.cancel_operation("op-1")
+    assert keys(service) == [None, None]
