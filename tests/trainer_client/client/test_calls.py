@@ -1,10 +1,8 @@
 """What the clients send for judging, and what they refuse to send."""
 
-import inspect
 import json
 from contextlib import suppress
-from importlib.metadata import version
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
@@ -14,20 +12,17 @@ from hypothesis import strategies as st
 from tests.trainer_client.fake_service import (
     COMPARISONS,
     CRITERION,
-    DIGEST,
     REWARDS,
     VERDICTS,
     VERSION,
     ScriptedReply,
     problem,
     rewarded,
-    summary,
 )
 from trainer_client import (
     AdjudgeError,
     AsyncClient,
     Client,
-    ConnectionFailed,
     Criterion,
     Group,
     InvalidRequest,
@@ -37,15 +32,7 @@ from trainer_client import (
     Pair,
     Response,
     RubricContent,
-    ServerError,
 )
-from trainer_client.client.keywords import ComparisonKeywords, RewardKeywords, VerdictKeywords
-from trainer_client.wire import (
-    ComparisonRequest,
-    RewardRequest,
-    VerdictRequest,
-)
-from trainer_client.wire.options import option_parts
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 
@@ -118,122 +105,6 @@ class TestRewards:
             connect(service.url).rewards([{"id": "q"}] * 2000, "r")
         assert len(str(raised.value)) < 2000
         assert len(raised.value.errors) == 20
-
-
-class TestRubrics:
-    def test_a_rubric_is_published_under_a_name_with_slashes(self, service, connect):
-        service.script(ScriptedReply(201, VERSION))
-        published = connect(service.url).publish_rubric("math/quadratics", [CRITERION])
-        assert published.reference == "math/quadratics@3"
-        assert (service.asked[0].method, service.asked[0].target) == ("POST", "/v1/rubrics/math/quadratics/versions")
-        assert service.asked[0].json == {"criteria": [CRITERION]}
-
-    def test_publishing_existing_content_returns_its_version(self, service, connect):
-        service.script(ScriptedReply(200, VERSION))
-        assert connect(service.url).publish_rubric("math/quadratics", [Criterion(**CRITERION)]).version == 3
-
-    @pytest.mark.parametrize("reference", ["math/quadratics", "math/quadratics@3", DIGEST])
-    def test_a_rubric_is_fetched_by_each_form_of_reference(self, service, connect, reference):
-        service.script(ScriptedReply(body=VERSION))
-        assert connect(service.url).rubric(reference).criteria[0].id == "c1"
-        assert service.asked[0].target == f"/v1/rubrics/{reference}"
-
-    @pytest.mark.parametrize("reference", ["", "Bad Name", "a@0", "../../readyz", "a/../../runs", "a//b", "a?b=c"])
-    def test_an_invalid_reference_is_refused_before_it_is_sent(self, service, connect, reference):
-        with pytest.raises(InvalidRequest):
-            connect(service.url).rubric(reference)
-        assert service.asked == []
-
-    @pytest.mark.parametrize(("name", "criteria"), [("Bad Name", [CRITERION]), ("good", []), ("good", [{"id": "x"}])])
-    def test_an_invalid_rubric_is_refused_before_it_is_sent(self, service, connect, name, criteria):
-        with pytest.raises(InvalidRequest):
-            connect(service.url).publish_rubric(name, criteria)
-        assert service.asked == []
-
-    def test_listing_fetches_every_page(self, service, connect):
-        service.script(
-            ScriptedReply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
-            ScriptedReply(body={"rubrics": [], "next_cursor": "x&y"}),
-            ScriptedReply(body={"rubrics": [summary("math/c")]}),
-        )
-        assert [r.name for r in connect(service.url).rubrics("math/")] == ["math/a", "math/b", "math/c"]
-        assert [httpx2.URL(asked.target).params for asked in service.asked] == [
-            httpx2.QueryParams(prefix="math/"),
-            httpx2.QueryParams(prefix="math/", after="math/b"),
-            httpx2.QueryParams(prefix="math/", after="x&y"),
-        ]
-
-    def test_pages_are_fetched_lazily(self, service):
-        service.script(ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
-        with Client(service.url) as client:
-            next(client.rubrics())
-        assert len(service.asked) == 1
-
-
-class TestReady:
-    def test_a_ready_service_is_ready(self, service, connect):
-        service.script(ScriptedReply(body={"status": "ready"}))
-        assert connect(service.url).ready() is True
-        assert service.asked[0].target == "/readyz"
-
-    def test_a_starting_service_is_not_ready_and_is_asked_once(self, service, connect):
-        service.script(problem("not-ready", 503, retryable=True))
-        assert connect(service.url).ready() is False
-        assert len(service.asked) == 1
-
-    def test_a_service_that_is_unreachable_or_hangs_is_not_ready(self, service, connect, unserved_url):
-        assert connect(unserved_url).ready() is False
-        service.script(ScriptedReply(hang=True))
-        assert connect(service.url, timeout_s=0.05).ready() is False
-
-    def test_an_address_of_another_service_is_an_error(self, service, connect):
-        service.script(ScriptedReply(404, "nothing here"))
-        with pytest.raises(ServerError, match=r"404.*nothing here"):
-            connect(service.url).ready()
-
-
-class TestConnection:
-    def test_one_connection_serves_many_requests(self, service, connect):
-        service.script(ScriptedReply(body=VERSION))
-        client = connect(service.url)
-        for _ in range(5):
-            client.rubric("math/quadratics")
-        assert (len(service.asked), service.connections) == (5, 1)
-
-    def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
-        service.script(ScriptedReply(body=VERSION))
-        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("math/quadratics")
-        assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
-        assert service.asked[0].headers["Authorization"] == "Bearer k"
-
-    def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
-        service.script(ScriptedReply(body=VERSION))
-        connect(f"{service.url}/judges/one").rubric("math/quadratics")
-        assert service.asked[0].target == "/judges/one/v1/rubrics/math/quadratics"
-
-    def test_leaving_a_with_block_closes_the_connections(self, service):
-        service.script(ScriptedReply(body=VERSION))
-        with Client(service.url) as client:
-            client.rubric("math/quadratics")
-        with pytest.raises(RuntimeError, match="closed"):
-            client.rubric("math/quadratics")
-
-    async def test_leaving_an_async_with_block_closes_the_connections(self, service):
-        service.script(ScriptedReply(body=VERSION))
-        async with AsyncClient(service.url) as client:
-            await client.rubric("math/quadratics")
-        with pytest.raises(RuntimeError, match="closed"):
-            await client.rubric("math/quadratics")
-
-    def test_a_transport_can_replace_the_network(self):
-        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
-        with Client("http://judge:8000", transport=transport) as client:
-            assert client.rubric("math/quadratics").version == 3
-
-    def test_an_address_without_a_service_is_a_failed_connection(self, connect, unserved_url):
-        with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
-            connect(unserved_url, retries=0).rubric("math/quadratics")
-        assert raised.value.status is None
 
 
 ALONE = {"id": "q17", "prompt": "x?", "responses": ["42"]}
@@ -411,19 +282,6 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
         getattr(connect(service.url), method)([], "r", **{option: 1})
 
 
-@pytest.mark.parametrize(
-    ("keywords", "request_model"),
-    [
-        (ComparisonKeywords, ComparisonRequest),
-        (VerdictKeywords, VerdictRequest),
-        (RewardKeywords, RewardRequest),
-    ],
-)
-def test_the_typed_keywords_are_the_options_of_the_contract(keywords, request_model):
-    parameters = {"mode", "on_failure", "deadline_s"}
-    assert set(get_type_hints(keywords)) == option_parts(request_model).keys() - parameters
-
-
 @pytest.mark.parametrize(("method", "items"), [("rewards", [MEASURED]), ("verdicts", [MEASURED]), ("compare", [PAIR])])
 def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect, service, method, items):
     service.script(ScriptedReply(body={}))
@@ -433,11 +291,6 @@ def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect,
     bulk, usual = [asked.json for asked in service.asked]
     assert bulk["priority"] == "bulk"
     assert usual == {name: value for name, value in bulk.items() if name != "priority"}
-
-
-@pytest.mark.parametrize("option", get_type_hints(RewardKeywords))
-def test_every_option_is_documented_in_the_docstring(option):
-    assert f"\n    {option}: " in inspect.getdoc(Client.rewards)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import httpx2
@@ -16,7 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, ScriptedReply, problem, rewarded
-from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Criterion, Overloaded, TimedOut
+from trainer_client import (
+    AdjudgeError,
+    AsyncClient,
+    Client,
+    ConnectionFailed,
+    Criterion,
+    Overloaded,
+    ServerError,
+    TimedOut,
+)
 from trainer_client.client.calls import bypasses_proxy
 from trainer_client.client.connection import (
     DEAD_PEER_TIMEOUT_S,
@@ -435,3 +445,69 @@ def test_a_list_of_criteria_is_a_rubric_for_requests_and_for_groups(service, con
     first, second = (json.loads(asked.body) for asked in service.asked)
     assert first["rubric"]["criteria"] == CRITERIA
     assert second["groups"][0]["rubric"] == first["rubric"]
+
+
+class TestReady:
+    def test_a_ready_service_is_ready(self, service, connect):
+        service.script(ScriptedReply(body={"status": "ready"}))
+        assert connect(service.url).ready() is True
+        assert service.asked[0].target == "/readyz"
+
+    def test_a_starting_service_is_not_ready_and_is_asked_once(self, service, connect):
+        service.script(problem("not-ready", 503, retryable=True))
+        assert connect(service.url).ready() is False
+        assert len(service.asked) == 1
+
+    def test_a_service_that_is_unreachable_or_hangs_is_not_ready(self, service, connect, unserved_url):
+        assert connect(unserved_url).ready() is False
+        service.script(ScriptedReply(hang=True))
+        assert connect(service.url, timeout_s=0.05).ready() is False
+
+    def test_an_address_of_another_service_is_an_error(self, service, connect):
+        service.script(ScriptedReply(404, "nothing here"))
+        with pytest.raises(ServerError, match=r"404.*nothing here"):
+            connect(service.url).ready()
+
+
+class TestConnection:
+    def test_one_connection_serves_many_requests(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        client = connect(service.url)
+        for _ in range(5):
+            client.rubric("math/quadratics")
+        assert (len(service.asked), service.connections) == (5, 1)
+
+    def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("math/quadratics")
+        assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
+        assert service.asked[0].headers["Authorization"] == "Bearer k"
+
+    def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
+        service.script(ScriptedReply(body=VERSION))
+        connect(f"{service.url}/judges/one").rubric("math/quadratics")
+        assert service.asked[0].target == "/judges/one/v1/rubrics/math/quadratics"
+
+    def test_leaving_a_with_block_closes_the_connections(self, service):
+        service.script(ScriptedReply(body=VERSION))
+        with Client(service.url) as client:
+            client.rubric("math/quadratics")
+        with pytest.raises(RuntimeError, match="closed"):
+            client.rubric("math/quadratics")
+
+    async def test_leaving_an_async_with_block_closes_the_connections(self, service):
+        service.script(ScriptedReply(body=VERSION))
+        async with AsyncClient(service.url) as client:
+            await client.rubric("math/quadratics")
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.rubric("math/quadratics")
+
+    def test_a_transport_can_replace_the_network(self):
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
+        with Client("http://judge:8000", transport=transport) as client:
+            assert client.rubric("math/quadratics").version == 3
+
+    def test_an_address_without_a_service_is_a_failed_connection(self, connect, unserved_url):
+        with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
+            connect(unserved_url, retries=0).rubric("math/quadratics")
+        assert raised.value.status is None
