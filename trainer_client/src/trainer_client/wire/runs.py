@@ -222,8 +222,6 @@ class CriterionFigures(AnswerModel):
 class RunStep(JudgingFigures):
     """Statistics of a training step. `step` is null for requests without one.
 
-    `std_reward` is the population standard deviation of the step's rewards, null if there are none.
-
     Attributes:
         std_reward: the population standard deviation of the step's rewards; null if there are none.
         criteria: the figures of each criterion.

@@ -323,11 +323,10 @@ class VerdictRequest(JudgingRequest):
     """Judge groups of responses by rubrics, without computing rewards.
 
     The fields are the same as in `RewardRequest`. `judging.protocol` defaults to `binary`. Only `likert` works without
-    a rubric. With `fresh`, the judge is asked even where its verdict is known already, which shows whether it still
-    gives the same one.
+    a rubric.
 
     Attributes:
-        fresh: ask the judge even where its verdict is known.
+        fresh: ask the judge even where its verdict is known. This shows whether it still gives the same one.
     """
 
     judging: JudgingOptions = JudgingOptions()
@@ -360,13 +359,7 @@ class VerdictRequest(JudgingRequest):
 
 
 class ResponseVerdicts(AnswerModel):
-    """One response's verdicts, and how many characters of the response the judge did not see.
-
-    `suspicious` says whether the judge said that the response meets a decoy criterion; null if none was asked.
-
-    Attributes:
-        characters_hidden: the characters of the response that `judging.reasoning` left out, tags included.
-    """
+    """One response's verdicts, and how many characters of the response the judge did not see."""
 
     verdicts: tuple[Verdict, ...]
     characters_omitted: int = 0
@@ -375,9 +368,7 @@ class ResponseVerdicts(AnswerModel):
 
 
 class GroupVerdicts(AnswerModel):
-    """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
-
-    `grounding_characters_omitted` says how many characters of the grounding the judge did not see.
+    """The verdicts on the responses of one group, in the request's order.
 
     Attributes:
         id: the group's id.
@@ -424,10 +415,7 @@ class Pair(RequestModel):
 
 
 class ComparisonRequest(JudgingRequest):
-    """Compare pairs of responses. An optional rubric tells the judge what to look at.
-
-    `question` replaces the default question to the judge, which response is better. The other fields are the same as in
-    `RewardRequest`.
+    """Compare pairs of responses. The other fields are the same as in `RewardRequest`.
 
     Attributes:
         question: what to ask the judge instead of which response is better.
@@ -443,7 +431,7 @@ class ComparisonRequest(JudgingRequest):
 
 
 class OrderVerdict(AnswerModel):
-    """The judge's verdict in one order. `probability` is always that `a` is better; `first` says which came first.
+    """The judge's verdict in one order.
 
     Attributes:
         first: the response that the judge saw first.
@@ -462,7 +450,7 @@ class OrderVerdict(AnswerModel):
 
 
 class Comparison(AnswerModel):
-    """The comparison of one pair. `score` is the win of `a` averaged over both orders (1 win, 0 loss).
+    """The comparison of one pair.
 
     `score` and `preferred` are null if judging failed in either order. If the orders disagree, `preferred` is `tie`.
 
