@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx2
 import pytest
@@ -43,24 +43,6 @@ def test_both_clients_have_the_same_methods():
 
 
 class TestRewards:
-    def test_the_request_follows_the_contract(self, service, connect):
-        service.script(ScriptedReply(body=REWARDS))
-        connect(service.url, "run-3").rewards(
-            [GROUP], "math/quadratics@3", "stepwise", on_failure="skip", deadline_s=5, step=7, format_weight=0.2
-        )
-        [asked] = service.asked
-        assert (asked.method, asked.target) == ("POST", "/v1/rewards")
-        assert asked.headers["Content-Type"] == "application/json"
-        assert asked.json == {
-            "run": "run-3",
-            "step": 7,
-            "rubric": "math/quadratics@3",
-            "reward": {"mode": "stepwise", "format_weight": 0.2},
-            "on_failure": "skip",
-            "deadline_s": 5.0,
-            "groups": [GROUP],
-        }
-
     def test_the_answer_is_typed_and_separates_failures_from_zeros(self, service, connect):
         service.script(ScriptedReply(body=REWARDS))
         answer = connect(service.url).rewards([GROUP], "r", "points")
@@ -110,69 +92,64 @@ class TestRewards:
 ALONE = {"id": "q17", "prompt": "x?", "responses": ["42"]}
 
 
-class TestVerdicts:
-    def test_the_request_follows_the_contract(self, service, connect):
-        service.script(ScriptedReply(body=VERDICTS))
-        connect(service.url, "run-3").verdicts(
-            [ALONE], "math/quadratics@3", deadline_s=5, step=7, rationale=True, protocol="graded"
-        )
-        [asked] = service.asked
-        assert (asked.method, asked.target) == ("POST", "/v1/verdicts")
-        assert asked.json == {
-            "run": "run-3",
-            "step": 7,
-            "rubric": "math/quadratics@3",
-            "judging": {"rationale": True, "protocol": "graded"},
-            "deadline_s": 5.0,
-            "groups": [ALONE],
-        }
-
-    def test_the_answer_is_typed(self, service, connect):
-        service.script(ScriptedReply(body=VERDICTS))
-        [response] = connect(service.url).verdicts([ALONE], "r").groups[0].responses
-        assert (response.verdicts[0].score, response.verdicts[0].rationale) == (1.0, "It says 42.")
-
-    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect):
-        with pytest.raises(InvalidRequest, match="rubric"):
-            connect(service.url).verdicts([ALONE])
-        assert service.asked == []
+CONVERSATION_PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": [{"role": "assistant", "content": "43"}]}
 
 
-class TestCompare:
-    PAIR: ClassVar = {"id": "q17", "prompt": "x?", "a": "42", "b": [{"role": "assistant", "content": "43"}]}
+@pytest.mark.parametrize(
+    ("method", "path", "items", "options", "sent", "answer"),
+    [
+        (
+            "rewards",
+            "/v1/rewards",
+            {"groups": [GROUP]},
+            {"mode": "stepwise", "on_failure": "skip", "format_weight": 0.2},
+            {"reward": {"mode": "stepwise", "format_weight": 0.2}, "on_failure": "skip"},
+            REWARDS,
+        ),
+        (
+            "verdicts",
+            "/v1/verdicts",
+            {"groups": [ALONE]},
+            {"rationale": True, "protocol": "graded"},
+            {"judging": {"rationale": True, "protocol": "graded"}},
+            VERDICTS,
+        ),
+        (
+            "compare",
+            "/v1/comparisons",
+            {"pairs": [CONVERSATION_PAIR]},
+            {"question": "Which is right?", "think_tokens": 64},
+            {"question": "Which is right?", "judging": {"think_tokens": 64}},
+            COMPARISONS,
+        ),
+    ],
+)
+def test_a_request_follows_the_contract(service, connect, method, path, items, options, sent, answer):
+    service.script(ScriptedReply(body=answer))
+    client = connect(service.url, "run-3")
+    getattr(client, method)(*items.values(), "math/quadratics@3", deadline_s=5, step=7, **options)
+    [asked] = service.asked
+    assert (asked.method, asked.target, asked.headers["Content-Type"]) == ("POST", path, "application/json")
+    assert asked.json == {"run": "run-3", "step": 7, "rubric": "math/quadratics@3", "deadline_s": 5.0} | sent | items
 
-    def test_the_request_follows_the_contract(self, service, connect):
-        service.script(ScriptedReply(body=COMPARISONS))
-        connect(service.url, "run-3").compare(
-            [self.PAIR], "math/quadratics@3", question="Which is right?", deadline_s=5, step=7, think_tokens=64
-        )
-        [asked] = service.asked
-        assert (asked.method, asked.target) == ("POST", "/v1/comparisons")
-        assert asked.json == {
-            "run": "run-3",
-            "step": 7,
-            "rubric": "math/quadratics@3",
-            "question": "Which is right?",
-            "judging": {"think_tokens": 64},
-            "deadline_s": 5.0,
-            "pairs": [self.PAIR],
-        }
 
-    def test_a_pair_alone_is_enough_and_may_be_a_model(self, service, connect):
-        service.script(ScriptedReply(body=COMPARISONS))
-        connect(service.url).compare([Pair.model_validate(self.PAIR)])
-        assert service.asked[0].json == {"deadline_s": 60.0, "pairs": [self.PAIR]}
+def test_verdicts_and_comparisons_are_typed(service, connect):
+    service.script(ScriptedReply(body=VERDICTS), ScriptedReply(body=COMPARISONS))
+    client = connect(service.url)
+    [response] = client.verdicts([ALONE], "r").groups[0].responses
+    assert (response.verdicts[0].score, response.verdicts[0].rationale) == (1.0, "It says 42.")
+    answer = client.compare([Pair.model_validate(CONVERSATION_PAIR)])
+    assert (answer.win_rate, answer.pairs[0].preferred, answer.pairs[0].consistent) == (0.5, "tie", False)
+    assert [order.first for order in answer.pairs[0].orders] == ["a", "b"]
+    assert service.asked[1].json == {"deadline_s": 60.0, "pairs": [CONVERSATION_PAIR]}
 
-    def test_the_answer_is_typed(self, service, connect):
-        service.script(ScriptedReply(body=COMPARISONS))
-        answer = connect(service.url).compare([self.PAIR])
-        assert (answer.win_rate, answer.pairs[0].preferred, answer.pairs[0].consistent) == (0.5, "tie", False)
-        assert [order.first for order in answer.pairs[0].orders] == ["a", "b"]
 
-    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect):
-        with pytest.raises(InvalidRequest, match=r"pairs\.0\.b"):
-            connect(service.url).compare([{"id": "q17", "prompt": "x?", "a": "42"}])
-        assert service.asked == []
+def test_invalid_verdict_requests_and_comparisons_are_refused_before_they_are_sent(service, connect):
+    with pytest.raises(InvalidRequest, match="rubric"):
+        connect(service.url).verdicts([ALONE])
+    with pytest.raises(InvalidRequest, match=r"pairs\.0\.b"):
+        connect(service.url).compare([{"id": "q17", "prompt": "x?", "a": "42"}])
+    assert service.asked == []
 
 
 MEASURED = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}
