@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, get_arg
 from trainer_client.dropout import CriteriaSample
 from trainer_client.modes import MODES, UNTAGGED, Explained, Given, Mode, RewardMode, Term, UnsuitableRubric
 from trainer_client.wire.criteria import Criterion, CriterionKind
-from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
     ZERO_POLICIES,
@@ -23,6 +22,7 @@ from trainer_client.wire.rewards import (
     ComponentsBy,
     FailurePolicy,
     RewardOptions,
+    RewardRules,
     UncertainPolicy,
 )
 from trainer_client.wire.verdicts import Failure, FailureKind, Verdict

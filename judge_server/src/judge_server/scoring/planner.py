@@ -57,8 +57,7 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
-from trainer_client.wire.ledger import JudgingRules, RewardRules
-from trainer_client.wire.rewards import GOLD_SUFFIX
+from trainer_client.wire.rewards import GOLD_SUFFIX, JudgingRules, RewardRules
 
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""

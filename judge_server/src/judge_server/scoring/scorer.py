@@ -69,7 +69,8 @@ from trainer_client.rewards import (
 )
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.judging import DecoyPolicy
-from trainer_client.wire.ledger import JudgingRules, RewardRules, StepBudgets
+from trainer_client.wire.ledger import StepBudgets
+from trainer_client.wire.rewards import JudgingRules, RewardRules
 
 log = logging.getLogger("adjudge")
 

@@ -1,13 +1,13 @@
-"""What the ledger records: verdicts as they were used, the rules of requests, labels and measures.
+"""What the ledger records: verdicts as they were used, labels and measures.
 
 `GET /v1/verdicts` lists recorded verdicts. `POST /v1/rewards/recompute` computes the rewards of a run under other rules
 from them, without a judge, and `GET /v1/runs/{run}/export` makes training data of them.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from trainer_client.modes import RewardMode, UsedProtocol
 from trainer_client.wire.base import (
@@ -25,14 +25,11 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
-from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
     ComputedReward,
     FailurePolicy,
     RewardOptions,
-    RewardRequest,
-    RubricDropout,
     UncertainPolicy,
 )
 from trainer_client.wire.verdicts import UncertainBand, Verdict
@@ -83,61 +80,6 @@ class RecordedPage(AnswerModel):
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
-
-
-class _Rules(AnswerModel):
-    """Rules of a request that the ledger records."""
-
-    def recorded(self) -> str:
-        """Return what differs from the defaults, as JSON."""
-        return self.model_dump_json(exclude_defaults=True)
-
-    @classmethod
-    def read(cls, recorded: str | None) -> Self | None:
-        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
-        try:
-            return None if recorded is None else cls.model_validate_json(recorded)
-        except ValidationError:
-            return None
-
-
-class JudgingRules(_Rules):
-    """How a request was judged, as the ledger records it. The fields are those of the request.
-
-    Attributes:
-        reverifies: the run whose responses it judged again.
-        uncertain_band: the band in force if the request was for verdicts only; of others, `RewardRules` have it.
-    """
-
-    judge: JudgeName = DEFAULT_JUDGE
-    judging: JudgingOptions = JudgingOptions()
-    reverifies: RunName | None = None
-    uncertain_band: UncertainBand | None = None
-
-
-class RewardRules(_Rules):
-    """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
-
-    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration. The saturated
-    criteria of `dropout` are named, whoever found them.
-    """
-
-    reward: RewardOptions = RewardOptions()
-    on_failure: FailurePolicy = "null"
-    uncertain_band: UncertainBand | None = None
-    on_uncertain: UncertainPolicy = "null"
-    dropout: RubricDropout | None = None
-
-    @classmethod
-    def of(cls, request: RewardRequest, band: UncertainBand | None) -> "RewardRules":
-        """Return the rules of a request, with the uncertain band in force."""
-        return cls(
-            reward=request.reward,
-            on_failure=request.on_failure,
-            uncertain_band=band,
-            on_uncertain=request.on_uncertain,
-            dropout=request.dropout,
-        )
 
 
 MeasureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,99}$")]

@@ -5,9 +5,9 @@ the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from trainer_client.modes import MODES, JudgingProtocol, RewardMode, UsedProtocol
 from trainer_client.wire.base import (
@@ -29,10 +29,11 @@ from trainer_client.wire.groups import (
     MAX_RUN_CHARACTERS,
     Group,
     JudgingRequest,
+    RunName,
     as_response,
     check_given_steps,
 )
-from trainer_client.wire.judging import JudgeName, JudgingOptions, Priority
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority
 from trainer_client.wire.options import Option
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.verdicts import (
@@ -410,6 +411,61 @@ class RewardRequest(JudgingRequest):
                         f"groups.{g}.responses.{r} has no {field}, and {reason}; "
                         f'write the response as {{"text": …, "{field}": …}}'
                     )
+
+
+class _Rules(AnswerModel):
+    """Rules of a request that the ledger records."""
+
+    def recorded(self) -> str:
+        """Return what differs from the defaults, as JSON."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def read(cls, recorded: str | None) -> Self | None:
+        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
+        try:
+            return None if recorded is None else cls.model_validate_json(recorded)
+        except ValidationError:
+            return None
+
+
+class JudgingRules(_Rules):
+    """How a request was judged, as the ledger records it. The fields are those of the request.
+
+    Attributes:
+        reverifies: the run whose responses it judged again.
+        uncertain_band: the band in force if the request was for verdicts only; of others, `RewardRules` have it.
+    """
+
+    judge: JudgeName = DEFAULT_JUDGE
+    judging: JudgingOptions = JudgingOptions()
+    reverifies: RunName | None = None
+    uncertain_band: UncertainBand | None = None
+
+
+class RewardRules(_Rules):
+    """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
+
+    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration. The saturated
+    criteria of `dropout` are named, whoever found them.
+    """
+
+    reward: RewardOptions = RewardOptions()
+    on_failure: FailurePolicy = "null"
+    uncertain_band: UncertainBand | None = None
+    on_uncertain: UncertainPolicy = "null"
+    dropout: RubricDropout | None = None
+
+    @classmethod
+    def of(cls, request: RewardRequest, band: UncertainBand | None) -> "RewardRules":
+        """Return the rules of a request, with the uncertain band in force."""
+        return cls(
+            reward=request.reward,
+            on_failure=request.on_failure,
+            uncertain_band=band,
+            on_uncertain=request.on_uncertain,
+            dropout=request.dropout,
+        )
 
 
 ResponseStatus = Literal["scored", "partial", "unscored"]

@@ -47,8 +47,7 @@ from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
 from trainer_client.wire import Criterion, Passage, RewardOptions, Verdict
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, RewardRules
 from trainer_client.wire.verdicts import FailureKind, VerdictStatus
 
 T = TypeVar("T")

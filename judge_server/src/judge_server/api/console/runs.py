@@ -52,7 +52,8 @@ from rubric_store.ledger.rows import (
     RunReportQuery,
     StepBucket,
 )
-from trainer_client.wire.ledger import EXPORT_KINDS, ExportSummary, JudgingRules
+from trainer_client.wire.ledger import EXPORT_KINDS, ExportSummary
+from trainer_client.wire.rewards import JudgingRules
 from trainer_client.wire.runs import CriterionFigures, MonitorFinding, RunReport
 from trainer_client.wire.verdicts import FAILURE_MEANINGS
 
