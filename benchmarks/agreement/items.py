@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from judge_server.evaluation.labelled import MET_FROM, READERS, Half, LabelledResponse, half_of
+from judge_server.evaluation.data_sets import READERS
+from judge_server.evaluation.labelled import MET_FROM, Half, LabelledResponse, half_of
 
 GSM8K = "gsm8k_model_rollouts.jsonl"
 CONTRACTNLI = "contractnli_dev_test_docs.jsonl"

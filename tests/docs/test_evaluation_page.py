@@ -4,7 +4,7 @@ from collections import Counter
 from typing import get_args
 
 from judge_server.evaluation.attacks.corpus import read_corpus
-from judge_server.evaluation.labelled import READERS
+from judge_server.evaluation.data_sets import READERS
 from tests.docs.pages import ROOT, table
 from trainer_client.wire.judging import DEFAULT_DEFENCES, Defence
 

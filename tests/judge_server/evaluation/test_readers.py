@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 
-from judge_server.evaluation.labelled import (
-    LLM_RUBRIC,
-    DatasetError,
-    Example,
-    LabelledPair,
-    LabelledResponse,
-    half_of,
-    read_dataset,
-    sample,
-)
+from judge_server.evaluation.data_sets import LLM_RUBRIC, read_dataset
+from judge_server.evaluation.labelled import DatasetError, Example, LabelledPair, LabelledResponse, half_of, sample
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief."}]}
 

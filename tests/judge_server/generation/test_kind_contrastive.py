@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.kinds import ContrastiveGenerator
-from judge_server.generation.kinds.contrastive import ContrastiveParameters, ContrastiveRow
+from judge_server.generation.kinds.contrastive import ContrastiveGenerator, ContrastiveParameters, ContrastiveRow
 from judge_server.ports import Reply, TextOutput
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, discarded, writer
 from trainer_client.wire.criteria import MathVerification
@@ -27,7 +26,7 @@ async def make(told: ModelScript, *solutions: str, truth: str = "540", **paramet
     try:
         return await generator.make(row, await writer(told))
     finally:
-        await generator.close()
+        await generator.answers.close()
 
 
 async def reason(told: ModelScript, *solutions: str, **parameters: Any) -> str:

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import GeneratedRubric, source_digest
-from judge_server.generation.kinds import DocumentGenerator
-from judge_server.generation.kinds.document import MAX_DOCUMENT_BYTES, DocumentParameters, DocumentRow
+from judge_server.generation.kinds.document import (
+    MAX_DOCUMENT_BYTES,
+    DocumentGenerator,
+    DocumentParameters,
+    DocumentRow,
+)
 from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
 
 TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."

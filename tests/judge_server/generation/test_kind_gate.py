@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import AnsweredRow, GeneratedRubric
-from judge_server.generation.kinds import GateGenerator
-from judge_server.generation.kinds.dro import GateParameters
+from judge_server.generation.kinds.dro import GateGenerator, GateParameters
 from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, discarded, writer
 
 ROW = AnsweredRow(question="How many meters does James run?", reference_answer=ANSWER)

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import AnsweredRow, GeneratedRubric, RubricLookup
-from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
-from judge_server.generation.kinds.dro import GradedParameters
-from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
+from judge_server.generation.kinds.dro import GradedGenerator, GradedParameters
+from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingGenerator, EvolvingParameters, EvolvingRow
 from judge_server.ports import JsonOutput, LabelChoice
 from rubric_store import RubricStore
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.kinds import PointsGenerator
-from judge_server.generation.kinds.points import PointsParameters, PointsRow
+from judge_server.generation.kinds.points import PointsGenerator, PointsParameters, PointsRow
 from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
 
 IDEAL = "Keep it in a cloth bag at room temperature. Do not put it into the fridge."

@@ -6,8 +6,7 @@ import pytest
 
 from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.inputs import make_record, run_input
-from judge_server.generation.kinds import ReferenceGenerator
-from judge_server.generation.kinds.reference import ReferenceParameters, ReferenceRow
+from judge_server.generation.kinds.reference import ReferenceGenerator, ReferenceParameters, ReferenceRow
 from judge_server.generation.validity import published_warnings
 from judge_server.generation.writer import RubricDiscarded, WriterFailed
 from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
@@ -30,7 +29,7 @@ async def make(row: ReferenceRow, told: ModelScript, **parameters: Any) -> Gener
     try:
         return await generator.make(row, await writer(told))
     finally:
-        await generator.close()
+        await generator.answers.close()
 
 
 async def reason(*said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
@@ -72,7 +71,7 @@ async def test_what_is_flagged_is_published_with_the_version_as_a_warning(says: 
     try:
         record = await make_record(generator, run_input(generator, model.identity, GIVEN), model)
     finally:
-        await generator.close()
+        await generator.answers.close()
     assert [one.flag for one in published_warnings(record["metadata"])] == warned
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.kinds import PointsGenerator
-from judge_server.generation.kinds.points import PointsParameters, PointsRow
+from judge_server.generation.kinds.points import PointsGenerator, PointsParameters, PointsRow
 from judge_server.generation.validity import (
     VALIDITY_PROMPTS,
     ItemValidity,

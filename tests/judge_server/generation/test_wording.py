@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.generation.kinds import ALL_GENERATORS, GENERATORS, generator_of
+from judge_server.generation.kinds import GENERATORS
+from judge_server.generation.kinds.dro import GateGenerator, GateParameters
+from judge_server.generation.kinds.points import PointsGenerator, PointsParameters
 from judge_server.generation.wording import GeneratorTemplates, default_templates, read_templates
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.library import MAX_TEMPLATE_BYTES
@@ -49,12 +51,12 @@ def test_a_users_template_may_do_more_with_a_fenced_text(shown: str) -> None:
 
 
 def test_every_template_belongs_to_a_generator_or_to_the_validity_judge() -> None:
-    used = {name for kind in ALL_GENERATORS for name in kind.prompt_templates.names} | {"validity"}
+    used = {name for kind in GENERATORS.values() for name in kind.prompt_templates.names} | {"validity"}
     assert {f"{name}.j2" for name in used} == set(default_templates())
 
 
 def test_the_digest_depends_on_every_template_and_its_name() -> None:
-    digests = {kind: generator_of(kind, {}).template_digest for kind in GENERATORS}
+    digests = {kind: of(of.Parameters()).template_digest for kind, of in GENERATORS.items()}
     assert len(set(digests.values())) == len(GENERATORS)
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in digests.values())
     assert (
@@ -71,7 +73,7 @@ def test_an_undeclared_template_cannot_be_rendered() -> None:
 
 def test_every_kind_has_a_summary_and_steps() -> None:
     assert list(GENERATORS) == ["reference", "document", "contrastive", "gate", "graded", "evolving", "points"]
-    for kind in ALL_GENERATORS:
+    for kind in GENERATORS.values():
         assert kind.summary
         assert kind.steps[-2:] == ("check", "validity") or "check" in kind.steps
 
@@ -79,11 +81,11 @@ def test_every_kind_has_a_summary_and_steps() -> None:
 def test_a_custom_set_replaces_its_templates_and_changes_the_digest(tmp_path: Path) -> None:
     (tmp_path / "answer.j2").write_text("Solve: {{ question | fenced }}", encoding="utf-8")
     templates = read_templates(tmp_path)
-    plain, own = (generator_of("points", {}, templates=given) for given in (None, templates))
+    plain, own = (PointsGenerator(PointsParameters(), templates=given) for given in (None, templates))
     assert own.template_digest != plain.template_digest
     assert own.prompt_templates("answer", question="Why?").startswith("Solve: <")
     assert own.prompt_templates("solver.system") == plain.prompt_templates("solver.system")
-    untouched = [generator_of("gate", {}, templates=given).template_digest for given in (None, templates)]
+    untouched = [GateGenerator(GateParameters(), templates=given).template_digest for given in (None, templates)]
     assert len(set(untouched)) == 1
 
 

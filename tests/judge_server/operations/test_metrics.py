@@ -13,7 +13,8 @@ from judge_server.observability import metrics as operation_metrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
-from rubric_store.operations.rows import OperationCounts
+from rubric_store.operations.rows import ChunkOutcome, OperationCounts
+from tests.fixtures.virtual_time import run_in_virtual_time
 from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
 from tests.judge_server.operations.test_runner_and_dispatcher import REF, Kind, Store
 
@@ -30,17 +31,18 @@ def page(metrics: OperationMetrics) -> list[str]:
     return [line for line in metrics_page({}, [metrics]).decode().splitlines() if not line.startswith("#")]
 
 
-class RaisingHandler(Kind):
-    """Raises the given error."""
+class SlowHandler(Kind):
+    """Works for 2.5 seconds, and then raises the given error."""
 
     def __init__(self, error: Exception | None) -> None:
         super().__init__()
         self._error = error
 
-    async def run(self, work: Any) -> Any:
+    async def run(self, work: Any) -> ChunkOutcome:
+        await asyncio.sleep(2.5)
         if self._error is not None:
             raise self._error
-        return await super().run(work)
+        return ChunkOutcome()
 
 
 class FailingChunkStore(Store):
@@ -61,14 +63,11 @@ class FailingChunkStore(Store):
         (RuntimeError("a mistake"), {}, "retry"),
     ],
 )
-async def test_a_chunk_is_counted_once_by_its_outcome(
+def test_a_chunk_is_counted_once_by_its_outcome(
     error: Exception | None, answers: dict[str, list[Any]], outcome: str
 ) -> None:
-    ticks = iter([10.0, 12.5])
-    metrics, kind = OperationMetrics(), RaisingHandler(error)
-    kind.release.set()
-    runner = ChunkRunner(FailingChunkStore(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
-    await runner.run(REF)
+    metrics, store = OperationMetrics(), FailingChunkStore(**answers)
+    run_in_virtual_time(ChunkRunner(store, {"score": SlowHandler(error)}, metrics=metrics).run(REF))  # type: ignore[arg-type,dict-item]
     shown = page(metrics)
     assert [line for line in shown if "chunk_attempts" in line] == [
         f'adjudge_chunk_attempts_total{{kind="score",outcome="{outcome}"}} 1.0'

@@ -41,6 +41,11 @@ from trainer_client.verl import compute_score
 
 OVERLOADED = problem("overloaded", 429, retryable=True)
 
+
+def read_rubric(client):
+    return client.rubric("math/quadratics")
+
+
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
 
 
@@ -97,25 +102,13 @@ def test_the_whole_request_is_sent_again_each_time(service, connect):
     assert service.asked[0].body == service.asked[1].body != b""
 
 
-def test_retries_are_limited_and_the_last_error_is_raised(service, connect, time):
+@pytest.mark.parametrize("ask", [read_rubric, lambda client: list(client.stream_rewards([GROUP], "r"))])
+@pytest.mark.parametrize("retries", [0, 3])
+def test_retries_are_limited_and_the_last_error_is_raised(service, connect, time, ask, retries):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded, match="req-7"):
-        connect(service.url, retries=3).rubric("math/quadratics")
-    assert (len(service.asked), len(time.waits)) == (4, 3)
-
-
-def test_retries_of_a_stream_are_limited_too(service, connect, time):
-    service.script(OVERLOADED)
-    with pytest.raises(Overloaded, match="req-7"):
-        list(connect(service.url, retries=3).stream_rewards([GROUP], "r"))
-    assert (len(service.asked), len(time.waits)) == (4, 3)
-
-
-def test_without_retries_there_is_one_attempt(service, connect):
-    service.script(OVERLOADED)
-    with pytest.raises(Overloaded):
-        connect(service.url, retries=0).rubric("math/quadratics")
-    assert len(service.asked) == 1
+        ask(connect(service.url, retries=retries))
+    assert (len(service.asked), len(time.waits)) == (retries + 1, retries)
 
 
 async def test_a_connection_reset_while_connecting_is_retried_on_uvloop_too():

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from trainer_client.client.sync import Client
-from trainer_client.client.tables import parse_rubric, result_fields, row_fields
 from trainer_client.errors import InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric
+from trainer_client.rows.tables import parse_rubric, result_fields, row_fields
 from trainer_client.wire import Group, GroupRewards, RewardMode
 from trainer_client.wire.problems import field_errors
 
@@ -50,7 +50,7 @@ class RubricScorer:
     A row is a group: `prompt` and `responses`, a list, or `response`, a single one, where a response is text or chat
     messages. It may have `rubric`, `ground_truth`, `reference_answer`, `grounding` and `id`; all other columns are
     passed on. A row with `response` gains `reward`, `status`, `failure` and `verdicts`, one with `responses` gains
-    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.client.tables.result_fields`.
+    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.rows.tables.result_fields`.
 
     Args:
         rubric: the rubric of rows without one: a reference, a list of criteria, or JSON text.

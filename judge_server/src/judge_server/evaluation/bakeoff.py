@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-import numpy as np
-
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import LabelledPair
-from judge_server.evaluation.metrics import UNDEFINED, Estimate, Figure, Floats, RowBootstrap, as_json
-from judge_server.evaluation.report import USAGE_FIELDS, common_verdicts, evaluate, measured_verdicts, verdict_arrays
+from judge_server.evaluation.metrics import UNDEFINED, Estimate, Figure, RowBootstrap, as_json
+from judge_server.evaluation.report import (
+    common_verdicts,
+    cost_of_judgement,
+    evaluate,
+    measured_verdicts,
+    verdict_arrays,
+)
 
 Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls"]
 """A cost of a judgement, under its name in `CostFigures`."""
@@ -203,7 +206,7 @@ def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> Conte
         known.model,
         known.fingerprint,
         overall.n + (0 if pairs is None else pairs.n),
-        len({row for one in answered for row in _scored_rows(one)}),
+        len({one.example.row for one in answered if _is_scored(one)}),
         failed,
         refused,
         quality,
@@ -211,10 +214,9 @@ def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> Conte
     )
 
 
-def _scored_rows(judgement: Judgement) -> list[str]:
-    if judgement.comparison is not None and judgement.comparison.score is not None:
-        return [judgement.example.row]
-    return [one.row for one in measured_verdicts(judgement) if one.score is not None]
+def _is_scored(judgement: Judgement) -> bool:
+    """Whether a judgement has a score that is measured."""
+    return judgement.pair_right is not None or any(one.score is not None for one in measured_verdicts(judgement))
 
 
 def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Differences]:
@@ -226,8 +228,8 @@ def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Diffe
     items = common_verdicts(list(measured.values()))
     rows = [said[0].row for said in items]
     arrays = dict(zip(measured, map(verdict_arrays, zip(*items, strict=True)), strict=True)) if items else {}
-    right = {number: _pairs_right(judged) for number, judged in measured.items()}
-    pairs = [place for place in right[first] if all(place in own for own in right.values())]
+    right = {number: [one.pair_right for one in judged] for number, judged in measured.items()}
+    pairs = [place for place, said in enumerate(zip(*right.values(), strict=True)) if None not in said]
     pair_rows = [measured[first][place].example.row for place in pairs]
     asked = [
         place
@@ -241,7 +243,7 @@ def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Diffe
             moved = bootstrap.differences(rows, arrays[first], arrays[number])
             quality |= {name: moved[name] for name in VERDICT_FIGURES}
         if pairs:
-            gains = [right[number][place] - right[first][place] for place in pairs]
+            gains = [(right[number][place] or 0.0) - (right[first][place] or 0.0) for place in pairs]
             quality[PAIRS_RIGHT] = bootstrap.mean(pair_rows, gains)
         both = [[measured[side][place] for place in asked] for side in (first, number)]
         cost = {name: _cost_difference(bootstrap, name, *both) for name in COSTS} if asked else {}
@@ -249,24 +251,8 @@ def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Diffe
     return found
 
 
-def _pairs_right(judged: Sequence[Judgement]) -> dict[int, float]:
-    """Return by place of the example how far each comparison of a pair is right."""
-    found = {}
-    for place, one in enumerate(judged):
-        score = None if one.comparison is None else one.comparison.score
-        if score is not None and isinstance(one.example, LabelledPair):
-            found[place] = score if one.example.preferred == "a" else 1 - score
-    return found
-
-
 def _cost_difference(
     bootstrap: RowBootstrap, cost: Cost, first: Sequence[Judgement], second: Sequence[Judgement]
 ) -> Estimate:
-    def per_judgement(judged: Sequence[Judgement], w: Floats) -> Floats:
-        totals = np.array([getattr(one.usage, USAGE_FIELDS[cost]) for one in judged], dtype=float)
-        verdicts = np.array([max(1, len(one.verdicts)) for one in judged], dtype=float)
-        mean: Floats = w @ totals / (w @ verdicts)
-        return mean
-
     rows = [one.example.row for one in first]
-    return bootstrap.statistic(rows, lambda w: per_judgement(second, w) - per_judgement(first, w))
+    return bootstrap.statistic(rows, lambda w: cost_of_judgement(second, cost, w) - cost_of_judgement(first, cost, w))

@@ -15,34 +15,27 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from judge_server.evaluation.corrected_rates import PassCount, observed_rate
+from judge_server.evaluation.corrected_rates import BY_JUDGE
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines, read_labels
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
-from judge_server.scheduling.time_sharing import run_in_thread
-from judge_server.scoring.recompute import recorded_score
-from judge_server.scoring.scorer import reward_of
-from judge_server.scoring.weighting import effective_weights
-from rubric_store.ledger.rows import JudgedResponse, RequestRow, ResponseFilter, RunRange, UseRecord
+from judge_server.scoring.rewards import effective_weights, reward_of
+from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
 from trainer_client.wire.rewards import RewardRules
-from trainer_client.wire.runs import CorrectedRate
 
 _PAGE = 1000
-_USES_AT_A_TIME = 10_000
-_BY_JUDGE = frozenset({"judge", "no_content"})
-"""The methods of a criterion that the judge decides; a response that says nothing needs no call."""
 
 
 class Answer(NamedTuple):
@@ -111,41 +104,6 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     return groups
 
 
-async def observed_rates(ledger: LedgerReader, part: RunRange) -> list[CorrectedRate]:
-    """Count the judge's verdicts of a part of a run that did not fail, and those that passed, by criterion.
-
-    A group is one request's. Criteria that programs decide are left out.
-    """
-    counts: _Counts = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    after = None
-    while True:
-        responses, after = await ledger.judged_responses(part, after, _USES_AT_A_TIME)
-        await run_in_thread(_count, counts, responses)
-        if after is None:
-            break
-    return [
-        observed_rate(name, [PassCount(*count) for count in groups.values()])
-        for name, groups in counts.items()
-        if groups
-    ]
-
-
-_Counts = dict[str, dict[tuple[str, str], list[int]]]
-"""The verdicts that passed and all verdicts, by criterion and group."""
-
-
-def _count(counts: _Counts, responses: Sequence[JudgedResponse]) -> None:
-    for response in responses:
-        group = (response.request_id, response.group_id)
-        for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
-            votes = list(slot)
-            score = recorded_score(votes) if votes[0].method in _BY_JUDGE else None
-            if score is not None:
-                count = counts[votes[0].criterion][group]
-                count[0] += score >= MET_FROM
-                count[1] += 1
-
-
 def _options(request: RequestRow) -> RewardOptions:
     """How a request's rewards were computed; by its mode alone if an older version recorded it."""
     rules = RewardRules.read(request.reward_rules)
@@ -160,7 +118,7 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGrou
         return None
     criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
     answers = [Answer({v.criterion: v for v in recorded_verdicts(one)}, one.response.own_reward) for one in recorded]
-    programs = {one.criterion for answer in answers for one in answer.verdicts.values() if one.method not in _BY_JUDGE}
+    programs = {one.criterion for answer in answers for one in answer.verdicts.values() if one.method not in BY_JUDGE}
     judged = tuple([one for one in criteria if one.id not in programs])
     if not judged:
         return None

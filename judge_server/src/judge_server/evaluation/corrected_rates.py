@@ -12,14 +12,25 @@ fingerprint, and for responses on which it errs as often as on the labelled ones
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 from math import sqrt
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import LEVEL, Estimate
 from judge_server.intervals import Z
+from judge_server.ports import LedgerReader
+from judge_server.scheduling.time_sharing import run_in_thread
+from judge_server.scoring.recompute import recorded_score
+from rubric_store.ledger.rows import JudgedResponse, RunRange
 from trainer_client.wire.runs import CorrectedRate, CorrectedRates, Interval, JudgeError, MeasuredJudge, MeasuredRate
+
+BY_JUDGE = frozenset({"judge", "no_content"})
+"""The methods of a criterion that the judge decides; a response that says nothing needs no call."""
+
+_RESPONSES_AT_A_TIME = 10_000
 
 
 class UncorrectableError(ValueError):
@@ -195,13 +206,40 @@ def source_for(judges: Collection[tuple[str, int]], sources: Iterable[ErrorSourc
     )
 
 
-def observed_rate(criterion: str, groups: Sequence[PassCount]) -> CorrectedRate:
-    """Return a criterion's pass rate, not yet corrected, from the counts of each group."""
-    passed, verdicts = sum(one.passed for one in groups), sum(one.verdicts for one in groups)
-    size = effective_size(groups)
-    return CorrectedRate(
-        criterion=criterion, passed=passed, verdicts=verdicts, groups=len(groups), effective_verdicts=size
-    )
+async def observed_rates(ledger: LedgerReader, part: RunRange) -> list[CorrectedRate]:
+    """Return the pass rates of a part of a run by criterion, not yet corrected. A group is one request's.
+
+    Counted are the judge's verdicts that did not fail. Criteria that programs decide are left out.
+    """
+    counts: dict[str, dict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    after = None
+    while True:
+        responses, after = await ledger.judged_responses(part, after, _RESPONSES_AT_A_TIME)
+        await run_in_thread(_count, counts, responses)
+        if after is None:
+            break
+    rates = []
+    for name, by_group in counts.items():
+        groups = [PassCount(*count) for count in by_group.values()]
+        passed, verdicts = sum(one.passed for one in groups), sum(one.verdicts for one in groups)
+        size = effective_size(groups)
+        rates.append(
+            CorrectedRate(criterion=name, passed=passed, verdicts=verdicts, groups=len(groups), effective_verdicts=size)
+        )
+    return rates
+
+
+def _count(counts: Mapping[str, Mapping[Hashable, list[int]]], responses: Sequence[JudgedResponse]) -> None:
+    """Count the verdicts that passed and all verdicts, by criterion and group."""
+    for response in responses:
+        group = (response.request_id, response.group_id)
+        for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
+            votes = list(slot)
+            score = recorded_score(votes) if votes[0].method in BY_JUDGE else None
+            if score is not None:
+                count = counts[votes[0].criterion][group]
+                count[0] += score >= MET_FROM
+                count[1] += 1
 
 
 def correct_rates(

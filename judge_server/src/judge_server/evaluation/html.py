@@ -13,7 +13,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from judge_server.evaluation.bakeoff import PAIRS_RIGHT, VERDICT_FIGURES, BakeOff, Cost
-from judge_server.evaluation.metrics import UNDEFINED, CascadePoint, Estimate, ReliabilityBin
+from judge_server.evaluation.fitting.cascades import CascadePoint
+from judge_server.evaluation.metrics import UNDEFINED, Estimate, ReliabilityBin
 from judge_server.evaluation.report import FEW_ROWS, Evaluation, Slice
 
 HEADINGS: Mapping[str, str] = {
@@ -51,49 +52,50 @@ def format_estimate(one: Estimate, digits: int = 2) -> str:
     return f"{one.value:.{digits}f}{interval}"
 
 
-def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
-    """Render the page.
+def render_page(name: str, heading: Mapping[str, Any], **shown: Any) -> str:
+    """Render a template that lies beside this module. `heading` says what was measured: names and texts."""
+    folder = files("judge_server.evaluation")
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda file: (folder / file).read_text(encoding="utf-8")),
+    )
+    environment.filters["estimate"] = format_estimate
+    return environment.get_template(f"{name}.html.jinja").render(heading=heading, few_rows=FEW_ROWS, **shown)
 
-    Args:
-        evaluation: the report.
-        heading: what was measured, shown at the top: names and texts.
-    """
+
+def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
+    """Render the page of an evaluation."""
     parts = [one for one in evaluation.slices if one.by != "all"]
-    return (
-        page_environment()
-        .get_template("report.html.jinja")
-        .render(
-            evaluation=evaluation,
-            heading=heading,
-            headings=HEADINGS,
-            changes=CHANGES,
-            few_rows=FEW_ROWS,
-            rows=evaluation.overall.rows,
-            reliability_plot=reliability_plot(evaluation.bins, evaluation.raw_bins) if evaluation.bins else "",
-            roc_plot=roc_plot(evaluation.curve) if evaluation.curve else "",
-            parts_plot=interval_plot(parts) if parts else "",
-        )
+    return render_page(
+        "report",
+        heading,
+        evaluation=evaluation,
+        headings=HEADINGS,
+        changes=CHANGES,
+        rows=evaluation.overall.rows,
+        reliability_plot=reliability_plot(evaluation.bins, evaluation.raw_bins) if evaluation.bins else "",
+        roc_plot=roc_plot(evaluation.curve) if evaluation.curve else "",
+        parts_plot=interval_plot(parts) if parts else "",
     )
 
 
 def bakeoff_html(found: BakeOff, heading: Mapping[str, Any]) -> str:
-    """Render the page of a bake-off. `heading` says what was measured: names and texts."""
+    """Render the page of a bake-off."""
     with_figures = [one for one in found.results if not one.problem]
-    return (
-        page_environment()
-        .get_template("bakeoff.html.jinja")
-        .render(
-            found=found,
-            heading=heading,
-            headings=QUALITY_HEADINGS,
-            quality=names_of(found),
-            digits=COST_DIGITS,
-            undefined=UNDEFINED,
-            few_rows=FEW_ROWS,
-            few=any(one.rows < FEW_ROWS for one in with_figures),
-            first=with_figures[0].contender.name if len(with_figures) > 1 else "",
-            plot=front_plot(found),
-        )
+    return render_page(
+        "bakeoff",
+        heading,
+        found=found,
+        headings=QUALITY_HEADINGS,
+        quality=names_of(found),
+        digits=COST_DIGITS,
+        undefined=UNDEFINED,
+        few=any(one.rows < FEW_ROWS for one in with_figures),
+        first=with_figures[0].contender.name if len(with_figures) > 1 else "",
+        plot=front_plot(found),
     )
 
 
@@ -102,21 +104,13 @@ def names_of(found: BakeOff) -> list[str]:
     return [n for n in (*VERDICT_FIGURES, PAIRS_RIGHT) if any(n in one.quality for one in found.results)]
 
 
-def page_environment() -> Environment:
-    """Return the environment of the pages' templates, which lie beside this module."""
-    folder = files("judge_server.evaluation")
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-    )
-    environment.filters["estimate"] = format_estimate
-    return environment
+def cascade_html(points: Sequence[CascadePoint], chosen: CascadePoint | None, heading: Mapping[str, Any]) -> str:
+    """Render the page of a cascade's curve; `chosen` is the point of the fitted band, if there is one."""
+    return render_page("cascade", heading, points=points, chosen=chosen, plot=cascade_plot(points, chosen))
 
 
 _SIDE, _LEFT, _BOTTOM, _TOP = 280, 46, 40, 12
+_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _x(value: float) -> float:
@@ -127,26 +121,49 @@ def _y(value: float) -> float:
     return round(_TOP + (1 - value) * _SIDE, 1)
 
 
-def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str, *, diagonal: bool = True) -> Markup:
-    """Return a square plot with both axes from 0 to 1."""
-    grid = []
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        grid.append(f'<line class="grid" x1="{_x(tick)}" y1="{_y(0)}" x2="{_x(tick)}" y2="{_y(1)}"/>')
-        grid.append(f'<line class="grid" x1="{_x(0)}" y1="{_y(tick)}" x2="{_x(1)}" y2="{_y(tick)}"/>')
-        grid.append(f'<text class="tick" x="{_x(tick)}" y="{_y(0) + 15}" text-anchor="middle">{tick:g}</text>')
-        grid.append(f'<text class="tick" x="{_x(0) - 6}" y="{_y(tick) + 4}" text-anchor="end">{tick:g}</text>')
-    if diagonal:
-        grid.append(f'<line class="chance" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>')
-    titles = (
-        f'<text class="axis" x="{_x(0.5)}" y="{_y(0) + 33}" text-anchor="middle">{escape(x_title)}</text>'
-        f'<text class="axis" transform="translate(12 {_y(0.5)}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y_title)}</text>"
-    )
-    width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + _BOTTOM
+def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{style}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
+
+
+def _text(style: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text class="{style}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _dot(style: str, x: float, y: float, size: int, title: str) -> str:
+    return f'<circle class="dot {style}" cx="{x}" cy="{y}" r="{size}"><title>{escape(title)}</title></circle>'
+
+
+def _path(style: str, points: Iterable[tuple[float, float]]) -> str:
+    return f'<polyline class="line {style}" points="{" ".join(f"{x},{y}" for x, y in points)}"/>'
+
+
+def _svg(width: float, height: float, label: str, marks: Iterable[str]) -> Markup:
     return Markup(  # no text but escaped names # noqa: S704 # nosec B704
         f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(grid)}{''.join(inner)}{titles}</svg>"
+        f"{''.join(marks)}</svg>"
     )
+
+
+def _titles(x_title: str, y_title: str, middle: float) -> list[str]:
+    return [
+        _text("axis", middle, _y(0) + 33, x_title),
+        f'<text class="axis" transform="translate(12 {_y(0.5)}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_title)}</text>",
+    ]
+
+
+def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str, *, diagonal: bool = True) -> Markup:
+    """Return a square plot with both axes from 0 to 1."""
+    marks = []
+    for tick in _TICKS:
+        marks.append(_line("grid", _x(tick), _y(0), _x(tick), _y(1)))
+        marks.append(_line("grid", _x(0), _y(tick), _x(1), _y(tick)))
+        marks.append(_text("tick", _x(tick), _y(0) + 15, f"{tick:g}"))
+        marks.append(_text("tick", _x(0) - 6, _y(tick) + 4, f"{tick:g}", "end"))
+    if diagonal:
+        marks.append(_line("chance", _x(0), _y(0), _x(1), _y(1)))
+    marks += [*inner, *_titles(x_title, y_title, _x(0.5))]
+    return _svg(_LEFT + _SIDE + 14, _TOP + _SIDE + _BOTTOM, label, marks)
 
 
 def reliability_plot(bins: Sequence[ReliabilityBin], raw: Sequence[ReliabilityBin] = ()) -> Markup:
@@ -158,93 +175,69 @@ def reliability_plot(bins: Sequence[ReliabilityBin], raw: Sequence[ReliabilityBi
         for one in bins
         if one.n
     ]
-    for name, series in (("raw", raw), ("main", bins)):
+    for style, series in (("raw", raw), ("main", bins)):
         known = [one for one in series if one.n]
-        path = " ".join(f"{_x(one.mean_probability)},{_y(one.share_met)}" for one in known)
-        marks.append(f'<polyline class="line {name}" points="{path}"/>')
+        marks.append(_path(style, [(_x(one.mean_probability), _y(one.share_met)) for one in known]))
         for one in known:
             x = _x(one.mean_probability)
-            if name == "main":
-                marks.append(
-                    f'<line class="bar" x1="{x}" y1="{_y(one.share_low)}" x2="{x}" y2="{_y(one.share_high)}"/>'
-                )
-            marks.append(
-                f'<circle class="dot {name}" cx="{x}" cy="{_y(one.share_met)}" r="{4 if name == "main" else 3}">'
-                f"<title>probability {one.mean_probability:.2f}, met {one.share_met:.2f} "
-                f"[{one.share_low:.2f}, {one.share_high:.2f}], n = {one.n}</title></circle>"
-            )
+            if style == "main":
+                marks.append(_line("bar", x, _y(one.share_low), x, _y(one.share_high)))
+            shares = f"{one.share_met:.2f} [{one.share_low:.2f}, {one.share_high:.2f}]"
+            said = f"probability {one.mean_probability:.2f}, met {shares}, n = {one.n}"
+            marks.append(_dot(style, x, _y(one.share_met), 4 if style == "main" else 3, said))
     return _frame("probability of yes", "share labelled met", marks, "Reliability of the probability of yes")
 
 
 def roc_plot(curve: Sequence[tuple[float, float]]) -> Markup:
     """Plot the share of met items found against the share of unmet items accepted."""
-    path = " ".join(f"{_x(false)},{_y(true)}" for false, true in curve)
-    return _frame("unmet judged met", "met judged met", [f'<polyline class="line main" points="{path}"/>'], "ROC curve")
-
-
-def cascade_html(points: Sequence[CascadePoint], chosen: CascadePoint | None, heading: Mapping[str, Any]) -> str:
-    """Render the page of a cascade's curve; `chosen` is the point of the fitted band, if there is one."""
-    template = page_environment().get_template("cascade.html.jinja")
-    return template.render(points=points, chosen=chosen, heading=heading, plot=cascade_plot(points, chosen))
+    line = _path("main", [(_x(false), _y(true)) for false, true in curve])
+    return _frame("unmet judged met", "met judged met", [line], "ROC curve")
 
 
 def cascade_plot(points: Sequence[CascadePoint], chosen: CascadePoint | None) -> Markup:
     """Plot agreement with the large judge, and balanced accuracy, against the share escalated to it."""
     marks = []
-    for name in ("balanced_accuracy", "agreement"):
-        kind = "main" if name == "agreement" else "raw"
-        known = [(one.escalated.value, getattr(one, name)) for one in points]
-        known = [(share, figure) for share, figure in known if not isnan(figure.value)]
-        path = " ".join(f"{_x(share)},{_y(figure.value)}" for share, figure in known)
-        marks.append(f'<polyline class="line {kind}" points="{path}"/>')
-        at = [(chosen.escalated.value, getattr(chosen, name), 6)] if chosen is not None else []
-        for share, figure, size in [*((*one, 3) for one in known), *at]:
-            x = _x(share)
+    for name, style in (("balanced_accuracy", "raw"), ("agreement", "main")):
+        shown = [(one.escalated.value, getattr(one, name), 3) for one in points]
+        if chosen is not None:
+            shown.append((chosen.escalated.value, getattr(chosen, name), 6))
+        known = [(_x(share), share, figure, size) for share, figure, size in shown if not isnan(figure.value)]
+        marks.append(_path(style, [(x, _y(figure.value)) for x, _, figure, size in known if size == 3]))
+        for x, share, figure, size in known:
             if not isnan(figure.low):
-                marks.append(f'<line class="bar" x1="{x}" y1="{_y(figure.low)}" x2="{x}" y2="{_y(figure.high)}"/>')
-            if not isnan(figure.value):
-                shown = f"{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated"
-                marks.append(
-                    f'<circle class="dot {kind}" cx="{x}" cy="{_y(figure.value)}" r="{size}">'
-                    f"<title>{shown}</title></circle>"
-                )
+                marks.append(_line("bar", x, _y(figure.low), x, _y(figure.high)))
+            said = f"{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated"
+            marks.append(_dot(style, x, _y(figure.value), size, said))
     title = "Agreement and balanced accuracy of a cascade against the share escalated"
     return _frame("share escalated to the large judge", "", marks, title, diagonal=False)
 
 
 def interval_plot(parts: Sequence[Slice]) -> Markup:
     """Plot the balanced accuracy of each part with its interval, or its accuracy where only one label occurs."""
-    shown, line, left, side = list(parts)[:_MOST_PARTS], 24, 230, 420
-    marks, y = [], 18
-    bottom = 18 + line * len(shown)
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+    shown, row, left, side = list(parts)[:_MOST_PARTS], 24, 230, 420
+    bottom = 18 + row * len(shown)
+    marks = []
+    for tick in _TICKS:
         x = left + tick * side
-        style = "chance" if tick == 0.5 else "grid"
-        marks.append(f'<line class="{style}" x1="{x}" y1="8" x2="{x}" y2="{bottom}"/>')
-        marks.append(f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
-    for one in shown:
-        figure, kind = one.figures["balanced_accuracy"], "main"
+        marks.append(_line("chance" if tick == 0.5 else "grid", x, 8, x, bottom))
+        marks.append(_text("tick", x, bottom + 16, f"{tick:g}"))
+    for y, one in zip(range(18, bottom, row), shown, strict=True):
+        figure, style = one.figures["balanced_accuracy"], "main"
         if isnan(figure.value):
-            figure, kind = one.figures["accuracy"], "raw"
+            figure, style = one.figures["accuracy"], "raw"
         name = one.name or "(none)"
         name = name if len(name) <= 22 else name[:21] + "…"
         marks.append(
             f'<text class="name" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(name)} '
             f'<tspan class="tick">n={one.n}</tspan></text>'
         )
-        if not isnan(figure.value):
-            ends = [left + min(max(v, 0.0), 1.0) * side for v in (figure.low, figure.high) if not isnan(v)]
-            if ends:
-                marks.append(f'<line class="bar" x1="{ends[0]:.1f}" y1="{y}" x2="{ends[1]:.1f}" y2="{y}"/>')
-            marks.append(
-                f'<circle class="dot {kind}" cx="{left + figure.value * side:.1f}" cy="{y}" r="4">'
-                f"<title>{format_estimate(figure)}</title></circle>"
-            )
-        y += line
-    return Markup(  # no text but escaped names # noqa: S704 # nosec B704
-        f'<svg viewBox="0 0 {left + side + 20} {bottom + 24}" width="{left + side + 20}" role="img" '
-        f'aria-label="Balanced accuracy by part">{"".join(marks)}</svg>'
-    )
+        if isnan(figure.value):
+            continue
+        if not isnan(figure.low):
+            low, high = (round(left + min(max(end, 0.0), 1.0) * side, 1) for end in (figure.low, figure.high))
+            marks.append(_line("bar", low, y, high, y))
+        marks.append(_dot(style, round(left + figure.value * side, 1), y, 4, format_estimate(figure)))
+    return _svg(left + side + 20, bottom + 24, "Balanced accuracy by part", marks)
 
 
 def front_plot(found: BakeOff) -> Markup:
@@ -257,47 +250,32 @@ def front_plot(found: BakeOff) -> Markup:
     if not points:
         return Markup()
     largest = max(max(cost.value, 0.0 if isnan(cost.high) else cost.high) for *_, cost in points) or 1.0
-    width, left = 520, _LEFT
+    width, right = 520, _LEFT + 520
 
     def x(cost: float) -> float:
-        return round(left + width * cost / (largest * 1.05), 1)
+        return round(_LEFT + width * cost / (largest * 1.05), 1)
 
     marks = []
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        style = "chance" if tick == 0.5 else "grid"
-        marks.append(f'<line class="{style}" x1="{left}" y1="{_y(tick)}" x2="{left + width}" y2="{_y(tick)}"/>')
-        marks.append(f'<text class="tick" x="{left - 6}" y="{_y(tick) + 4}" text-anchor="end">{tick:g}</text>')
+    for tick in _TICKS:
+        marks.append(_line("chance" if tick == 0.5 else "grid", _LEFT, _y(tick), right, _y(tick)))
+        marks.append(_text("tick", _LEFT - 6, _y(tick) + 4, f"{tick:g}", "end"))
     for tick in _round_ticks(largest):
-        marks.append(f'<line class="grid" x1="{x(tick)}" y1="{_y(0)}" x2="{x(tick)}" y2="{_y(1)}"/>')
-        marks.append(f'<text class="tick" x="{x(tick)}" y="{_y(0) + 15}" text-anchor="middle">{tick:g}</text>')
+        marks.append(_line("grid", x(tick), _y(0), x(tick), _y(1)))
+        marks.append(_text("tick", x(tick), _y(0) + 15, f"{tick:g}"))
     front = sorted((cost.value, quality.value) for _, one, quality, cost in points if one.on_front)
-    path = " ".join(f"{x(cost)},{_y(quality)}" for cost, quality in front)
-    marks.append(f'<polyline class="line main" points="{path}"/>')
+    marks.append(_path("main", [(x(cost), _y(quality)) for cost, quality in front]))
     for number, one, quality, cost in points:
         across, up = x(cost.value), _y(quality.value)
         if not isnan(quality.low):
-            marks.append(
-                f'<line class="bar" x1="{across}" y1="{_y(quality.low)}" x2="{across}" y2="{_y(quality.high)}"/>'
-            )
+            marks.append(_line("bar", across, _y(quality.low), across, _y(quality.high)))
         if not isnan(cost.low):
-            marks.append(f'<line class="bar" x1="{x(cost.low)}" y1="{up}" x2="{x(cost.high)}" y2="{up}"/>')
+            marks.append(_line("bar", x(cost.low), up, x(cost.high), up))
         paid = format_estimate(cost, COST_DIGITS[found.cost])
-        marks.append(
-            f'<circle class="dot {"main" if one.on_front else "raw"}" cx="{across}" cy="{up}" r="5">'
-            f"<title>{escape(one.contender.name)}: {format_estimate(quality)} for {paid}</title>"
-            f'</circle><text class="name" x="{across + 8}" y="{up - 7}">{number}</text>'
-        )
-    titles = (
-        f'<text class="axis" x="{left + width / 2}" y="{_y(0) + 33}" text-anchor="middle">'
-        f"{escape(found.cost.replace('_', ' '))} a judgement</text>"
-        f'<text class="axis" transform="translate(12 {_y(0.5)}) rotate(-90)" text-anchor="middle">'
-        f"{escape(QUALITY_HEADINGS[found.quality])}</text>"
-    )
-    size = (left + width + 24, _TOP + _SIDE + _BOTTOM)
-    return Markup(  # no text but escaped names # noqa: S704 # nosec B704
-        f'<svg viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" role="img" aria-label="Quality against cost">'
-        f"{''.join(marks)}{titles}</svg>"
-    )
+        said = f"{one.contender.name}: {format_estimate(quality)} for {paid}"
+        marks.append(_dot("main" if one.on_front else "raw", across, up, 5, said))
+        marks.append(_text("name", across + 8, up - 7, str(number), "start"))
+    marks += _titles(f"{found.cost.replace('_', ' ')} a judgement", QUALITY_HEADINGS[found.quality], _LEFT + width / 2)
+    return _svg(right + 24, _TOP + _SIDE + _BOTTOM, "Quality against cost", marks)
 
 
 def _round_ticks(largest: float) -> list[float]:

@@ -57,6 +57,14 @@ class Judgement:
     problem: str = ""
     suspicious: bool | None = None
 
+    @property
+    def pair_right(self) -> float | None:
+        """How far a pair was judged right, with disagreement of the two orders as a half; None without a score."""
+        score = None if self.comparison is None else self.comparison.score
+        if score is None or not isinstance(self.example, LabelledPair):
+            return None
+        return score if self.example.preferred == "a" else 1 - score
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeChoice:

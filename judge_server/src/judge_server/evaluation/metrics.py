@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from judge_server.intervals import wilson
-from judge_server.judging.combining import Band
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -310,29 +309,6 @@ def roc(scores: Sequence[float], labels: Sequence[bool]) -> tuple[tuple[float, f
     ends = np.append(np.flatnonzero(np.diff(p[order])), len(p) - 1)
     true, false = np.cumsum(y[order])[ends] / y.sum(), np.cumsum(~y[order])[ends] / (~y).sum()
     return ((0.0, 0.0), *((float(f), float(t)) for f, t in zip(false, true, strict=True)))
-
-
-class CascadePoint(NamedTuple):
-    """A cascade with one band, measured on verdicts that both judges gave.
-
-    Attributes:
-        band: the band.
-        escalated: the share of verdicts for which the large judge is asked.
-        agreement: the share of verdicts that are the large judge's.
-        balanced_accuracy: the cascade's, by the labels.
-        accuracy: the share of verdicts equal to the label.
-        seconds, tokens_computed, calls: the cost of a judgement: the small judge's, and the escalated share of the
-            large one's. Criteria of a response that are escalated share a prefix, so few of them cost more than this.
-    """
-
-    band: Band
-    escalated: Estimate
-    agreement: Estimate
-    balanced_accuracy: Estimate
-    accuracy: Estimate
-    seconds: float
-    tokens_computed: float
-    calls: float
 
 
 def as_json(figures: Any) -> Any:

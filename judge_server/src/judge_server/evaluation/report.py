@@ -7,6 +7,7 @@ never enters a figure of agreement.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,6 +57,16 @@ class Measured(NamedTuple):
     raw_probability: float | None = None
     kind: str = ""
     task: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the judge says yes; false without a score."""
+        return self.score is not None and self.score >= MET_FROM
+
+    @property
+    def is_labelled_met(self) -> bool:
+        """Whether the label says yes."""
+        return self.label >= MET_FROM
 
     @property
     def uncertain(self) -> bool:
@@ -324,18 +335,16 @@ def agreement(
         if 1 < len(found) <= MAX_SLICES:
             slices += [_slice(by, name, some, bootstrap) for name, some in sorted(found.items())]
     known = [one for one in measured if one.probability is not None and not one.uncertain]
-    labels = [one.label >= MET_FROM for one in known]
-    raw = [
-        p if one.raw_probability is None else one.raw_probability for one in known if (p := one.probability) is not None
-    ]
+    labels = [one.is_labelled_met for one in known]
     calibrated = [one.likelihood for one in known]
+    raw = [one.likelihood if one.raw_probability is None else one.raw_probability for one in known]
     scored = [one for one in measured if one.score is not None]
     return {
         "slices": tuple(slices),
         "within": tuple(divided),
         "bins": reliability(calibrated, labels) if known else (),
         "raw_bins": reliability(raw, labels) if known and raw != calibrated else (),
-        "curve": roc([one.likelihood for one in scored], [one.label >= MET_FROM for one in scored]) if scored else (),
+        "curve": roc([one.likelihood for one in scored], [one.is_labelled_met for one in scored]) if scored else (),
         "grades": _grades(scored, bootstrap),
     }
 
@@ -371,8 +380,8 @@ def common_verdicts(answered: Sequence[Sequence[Judgement]]) -> list[tuple[Measu
 def verdict_arrays(scored: Sequence[Measured]) -> VerdictArrays:
     """Return verdicts with a score as arrays."""
     return VerdictArrays(
-        np.array([one.label >= MET_FROM for one in scored], dtype=bool),
-        np.array([one.score is not None and one.score >= MET_FROM for one in scored], dtype=bool),
+        np.array([one.is_labelled_met for one in scored], dtype=bool),
+        np.array([one.met for one in scored], dtype=bool),
         np.array([one.likelihood for one in scored], dtype=float),
         all(one.probability is not None for one in scored),
     )
@@ -450,20 +459,18 @@ def _pairs(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> PairFigures 
         return None
     samples = []
     for one in judged:
-        comparison, example = one.comparison, one.example
+        comparison, example, right = one.comparison, one.example, one.pair_right
         assert isinstance(example, LabelledPair)
-        if comparison is None or comparison.score is None:
+        if comparison is None or right is None:
             continue
-        wins = {order.first: _win(order.preferred, example.preferred) for order in comparison.orders}
-        score = comparison.score if example.preferred == "a" else 1 - comparison.score
+        wins = {
+            order.first: 0.5 if order.preferred == "tie" else float(order.preferred == example.preferred)
+            for order in comparison.orders
+        }
         first, second = wins[example.preferred], wins["b" if example.preferred == "a" else "a"]
         position = (first + 1 - second) / 2 - 0.5
-        samples.append((example.row, score, first, second, float(bool(comparison.consistent)), position))
+        samples.append((example.row, right, first, second, float(bool(comparison.consistent)), position))
     return PairFigures(len(samples), len(judged) - len(samples), *bootstrap.means(samples, 5))
-
-
-def _win(preferred: str | None, right: str) -> float:
-    return 0.5 if preferred == "tie" else float(preferred == right)
 
 
 def _votes(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> VoteFigures | None:
@@ -516,13 +523,17 @@ def _cost(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> CostFigures |
     if not asked:
         return None
     rows = [one.example.row for one in asked]
-    verdicts = np.array([max(1, len(one.verdicts)) for one in asked], dtype=float)
+    judgements = sum(max(1, len(one.verdicts)) for one in asked)
+    costs = [bootstrap.statistic(rows, partial(cost_of_judgement, asked, name)) for name in USAGE_FIELDS]
+    return CostFigures(len(asked), judgements, *costs)
 
-    def per_judgement(field: str) -> Estimate:
-        totals = np.array([getattr(one.usage, field) for one in asked], dtype=float)
-        return bootstrap.statistic(rows, lambda w: w @ totals / (w @ verdicts))
 
-    return CostFigures(len(asked), int(verdicts.sum()), *map(per_judgement, USAGE_FIELDS.values()))
+def cost_of_judgement(judged: Sequence[Judgement], cost: str, w: Floats) -> Floats:
+    """Return the mean of a cost of `USAGE_FIELDS` per judgement for each row of weights, shape (R, n); shape (R,)."""
+    totals = np.array([getattr(one.usage, USAGE_FIELDS[cost]) for one in judged], dtype=float)
+    verdicts = np.array([max(1, len(one.verdicts)) for one in judged], dtype=float)
+    mean: Floats = w @ totals / (w @ verdicts)
+    return mean
 
 
 def summary_of(measured: Sequence[Measured]) -> dict[str, Any]:

@@ -246,10 +246,6 @@ class Generator(ABC, Generic[RowT, ParametersT]):
             WriterFailed: the engine gave no answer.
         """
 
-    async def close(self) -> None:
-        """Stop the processes that compare answers. Call it once when done."""
-        await self.answers.close()
-
     async def write_answer(self, writer: Writer, question: str) -> str:
         """Write a full solution that ends with a line `Final answer: …`; raises as `Writer.write_text`."""
         return await writer.write_text(

@@ -53,66 +53,52 @@ class RunInput:
     name: str
 
 
-class Inputs:
-    """The inputs of a file for one generator and one model. Each iteration reads the file again, in order."""
+def read_inputs(
+    file: Path, generator: Generator[Any, Any], identity: EngineIdentity, *, limit: int | None = None
+) -> Iterator[RunInput | BadLine]:
+    """Yield the inputs of each line for a generator and a model, in order; blank lines are skipped.
 
-    def __init__(
-        self, file: Path, generator: Generator[Any, Any], identity: EngineIdentity, *, limit: int | None = None
-    ) -> None:
-        self._file = file
-        self._generator = generator
-        self._identity = identity
-        self._limit = limit
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with file.open("rb") as lines:
+        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        for number, line in islice(numbered, limit):
+            try:
+                rows = _read_line(line, generator, file.parent)
+            except ValidationError as error:
+                first = field_errors(error.errors())[0]
+                yield BadLine(number, f"{first.field}: {first.message}")
+            except json.JSONDecodeError as error:
+                yield BadLine(number, f"not JSON: {error}")
+            except RecursionError:
+                yield BadLine(number, "the JSON is nested too deeply")
+            except (ValueError, OSError) as error:
+                yield BadLine(number, str(error))
+            else:
+                yield from [run_input(generator, identity, row, line=number) for row in rows]
 
-    def __iter__(self) -> Iterator[RunInput | BadLine]:
-        """Yield each line's inputs, in order, skipping blank lines. Raises `OSError` if the file cannot be read."""
-        with self._file.open("rb") as lines:
-            numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-            for number, line in islice(numbered, self._limit):
-                yield from self._read(number, line)
 
-    def _read(self, number: int, line: bytes) -> Sequence[RunInput | BadLine]:
-        try:
-            text = line.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            return [BadLine(number, "the line is not UTF-8 text; save the file as UTF-8")]
-        try:
-            row = json.loads(text)
-            if not isinstance(row, dict):
-                return [BadLine(number, f"the line is not a JSON object; write an object with {self._fields()}")]
-            loaded = self._generator.Input.model_validate(row).loaded(self._file.parent)
-            rows = self._generator.inputs_of(loaded)
-            return [run_input(self._generator, self._identity, one, line=number) for one in rows]
-        except UnicodeDecodeError:
-            reason = "a file that the line refers to is not UTF-8 text; save it as UTF-8"
-        except ValidationError as error:
-            first = field_errors(error.errors())[0]
-            reason = f"{first.field}: {first.message}"
-        except json.JSONDecodeError as error:
-            reason = f"not JSON: {error}"
-        except RecursionError:
-            reason = "the JSON is nested too deeply"
-        except (ValueError, OSError) as error:
-            reason = str(error)
-        return [BadLine(number, reason)]
-
-    def _fields(self) -> str:
-        needed = [name for name, field in self._generator.Input.model_fields.items() if field.is_required()]
-        return ", ".join(needed) or "the generator's fields"
+def _read_line(line: bytes, generator: Generator[Any, Any], folder: Path) -> Sequence[InputRow]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("the line is not UTF-8 text; save the file as UTF-8") from None
+    if not isinstance(row, dict):
+        needed = [name for name, field in generator.Input.model_fields.items() if field.is_required()]
+        fields = ", ".join(needed) or "the generator's fields"
+        raise ValueError(f"the line is not a JSON object; write an object with {fields}")
+    try:
+        return generator.inputs_of(generator.Input.model_validate(row).loaded(folder))
+    except UnicodeDecodeError:
+        raise ValueError("a file that the line refers to is not UTF-8 text; save it as UTF-8") from None
 
 
 def run_input(generator: Generator[Any, Any], identity: EngineIdentity, row: InputRow, *, line: int = 1) -> RunInput:
     """Return the input that a row is for a generator and a model; the row's files must be loaded."""
     content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
     source = source_digest(row.source)
-    key = hashlib.sha256(f"{_fingerprint(generator, identity)}\0{content}".encode()).hexdigest()
-    name = row.rubric_name or f"{generator.kind}/{content[:SHORT_DIGEST]}"
-    return RunInput(line, row, key, source, split_of(source), name)
-
-
-def _fingerprint(generator: Generator[Any, Any], identity: EngineIdentity) -> str:
-    """Return everything that affects a rubric besides the input, as canonical JSON."""
-    parts = [
+    made_by = [
         generator.kind,
         generator.template_digest,
         generator.parameters.model_dump(mode="json"),
@@ -120,7 +106,10 @@ def _fingerprint(generator: Generator[Any, Any], identity: EngineIdentity) -> st
         identity.weights_digest,
         identity.chat_template_digest,
     ]
-    return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    fingerprint = json.dumps(made_by, sort_keys=True, ensure_ascii=False)
+    key = hashlib.sha256(f"{fingerprint}\0{content}".encode()).hexdigest()
+    name = row.rubric_name or f"{generator.kind}/{content[:SHORT_DIGEST]}"
+    return RunInput(line, row, key, source, split_of(source), name)
 
 
 async def make_record(

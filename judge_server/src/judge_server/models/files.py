@@ -152,32 +152,17 @@ def model_entries(
     The state is determined by size. With `check`, complete files are also hashed: about a second per gigabyte.
     """
     folder = models_dir() if cache_dir is None else cache_dir
-    entries = [
-        _entry(
-            model.name,
-            model_path(model, folder),
-            model.size,
-            model.sha256 if check else None,
-            model.licence,
-            model.note,
-        )
-        for model in catalogue
-    ]
+    entries = []
+    for model in catalogue:
+        sha256 = model.sha256 if check else None
+        entries.append(_entry(model.name, model_path(model, folder), model.size, sha256, model.licence, model.note))
     hub = folder / _HUB_FOLDER
     files = {part.with_suffix("") if part.suffix == ".part" else part for part in hub.rglob("*.gguf*")}
     for path in sorted(file for file in files if file.suffix.lower() == ".gguf"):
         record = read_record(path)
         note = "verified by the hub's hash" if record and record.verified else "unverified: the hub gave no hash"
-        entries.append(
-            _entry(
-                HUB_SCHEME + path.relative_to(hub).as_posix(),
-                path,
-                record.size if record else None,
-                record.sha256 if record and check else None,
-                "?",
-                note,
-            )
-        )
+        name, size = HUB_SCHEME + path.relative_to(hub).as_posix(), record.size if record else None
+        entries.append(_entry(name, path, size, record.sha256 if record and check else None, "?", note))
     return entries
 
 

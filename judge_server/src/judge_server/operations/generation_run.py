@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from judge_server.generation.generator import Generator
-from judge_server.generation.inputs import BadLine, Inputs, RunInput
-from judge_server.generation.kinds import generator_of
+from judge_server.generation.inputs import BadLine, RunInput, read_inputs
+from judge_server.generation.kinds import open_generator
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Writer
@@ -31,7 +31,6 @@ from judge_server.ports import Operation, OperationProgress, OperationStore, Rub
 from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import NewChunk, NewOperation
-from trainer_client.wire import RubricVersion
 from trainer_client.wire.problems import field_errors
 
 _ALL = 2**31 - 1
@@ -63,22 +62,17 @@ class GenerationSettings:
 
 
 @asynccontextmanager
-async def open_generator(settings: GenerationSettings, rubrics: RubricSource) -> AsyncIterator[Generator[Any, Any]]:
+async def open_generator_of(settings: GenerationSettings, rubrics: RubricSource) -> AsyncIterator[Generator[Any, Any]]:
     """Open the generator that settings name. Raises `ValueError` if they cannot be used."""
-
-    async def find(reference: str) -> RubricVersion | None:
-        return await rubrics.find(PROJECT_ID, reference)
-
     templates = None if settings.templates is None else await asyncio.to_thread(read_templates, settings.templates)
-    try:
-        generator = generator_of(settings.generator, settings.parameters, find=find, templates=templates)
-    except ValidationError as error:
-        first = field_errors(error.errors())[0]
-        raise ValueError(f"--set {first.field}: {first.message}") from None
-    try:
+    async with AsyncExitStack() as stack:
+        opened = open_generator(settings.generator, settings.parameters, rubrics, PROJECT_ID, templates)
+        try:
+            generator = await stack.enter_async_context(opened)
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            raise ValueError(f"--set {first.field}: {first.message}") from None
         yield generator
-    finally:
-        await generator.close()
 
 
 class GenerationRun:
@@ -161,7 +155,11 @@ class GenerationRun:
         clock = asyncio.get_running_loop().time
         added_before = operation.progress.added
         concurrency = self._settings.concurrency or self._writer.identity.concurrent_batches
-        handler = GenerateHandler(self._new_writer, self._rubrics, generator=self._generator, keep_discards=True)
+
+        async def new_writer() -> Writer:
+            return self._writer.with_own_usage()
+
+        handler = GenerateHandler(new_writer, self._rubrics, generator=self._generator, keep_discards=True)
         attempts = SingleAttempts(handler, concurrency)
         async with work_on(
             self._store, {operation.kind: attempts}, concurrency=concurrency, interval_s=service.POLL_INTERVAL_S
@@ -174,9 +172,6 @@ class GenerationRun:
                 self._seconds = clock() - started_at
                 self._report(self.progress())
         return attempts.problem
-
-    async def _new_writer(self) -> Writer:
-        return self._writer.with_own_usage()
 
     async def _new_results(self, operation_id: str) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the results of an operation that were not read before."""
@@ -229,40 +224,36 @@ class GenerationRun:
 
     def _scan_inputs(self) -> tuple[list[NewChunk], list[str]]:
         """Return the chunks left to do and the keys of all inputs; report invalid lines."""
-        unpublished = self._unpublished() if self._settings.publish else {}
+        folder = self._folder
+        made = folder.rubrics() if self._settings.publish else ()
+        unpublished = {one["key"]: one for one in made if one["key"] not in folder.published}
         chunks: list[NewChunk] = []
         lines: dict[str, int] = {}
         names: dict[str, int] = {}
-        inputs = Inputs(self._settings.input, self._generator, self._writer.identity, limit=self._settings.limit)
-        for run_input in inputs:
+        identity, limit = self._writer.identity, self._settings.limit
+        for run_input in read_inputs(self._settings.input, self._generator, identity, limit=limit):
             if isinstance(run_input, BadLine):
                 self._refuse(run_input.line, run_input.reason)
             elif run_input.key in lines:
                 self._counts["repeated"] += 1
                 why = f"it has the same content as line {lines[run_input.key]}"
-                self._folder.fail(run_input.line, "repeated", why)
+                folder.fail(run_input.line, "repeated", why)
             elif run_input.name in names and not self._generator.revises:
                 why = f"its rubric would have the same name as that of line {names[run_input.name]}: {run_input.name}"
                 self._refuse(run_input.line, why)
             else:
                 lines[run_input.key] = names[run_input.name] = run_input.line
-                self._count_known(run_input.key)
-                if not self._folder.is_done(run_input.key):
+                if run_input.key in folder.made:
+                    self._counts["made"] += 1
+                elif (reason := folder.discarded.get(run_input.key)) is not None:
+                    self._discarded[reason] += 1
+                else:
                     chunks.append(_chunk(run_input))
-                elif (record := unpublished.get(run_input.key)) is not None:
+                if (record := unpublished.get(run_input.key)) is not None:
                     chunks.append(_chunk(run_input, record=record))
         self._total = len(lines)
         self._counts["known"] = self._done
         return chunks, list(lines)
-
-    def _unpublished(self) -> dict[str, dict[str, Any]]:
-        return {one["key"]: one for one in self._folder.rubrics() if one["key"] not in self._folder.published}
-
-    def _count_known(self, key: str) -> None:
-        if key in self._folder.made:
-            self._counts["made"] += 1
-        elif (reason := self._folder.discarded.get(key)) is not None:
-            self._discarded[reason] += 1
 
     def _refuse(self, line: int, reason: str) -> None:
         self._counts["refused"] += 1

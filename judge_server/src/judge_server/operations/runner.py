@@ -10,7 +10,6 @@ already, and the next command does what is left undone.
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -67,7 +66,6 @@ class ChunkRunner:
         metrics: OperationMetrics | None = None,
         retry_delay_s: float = 1.0,
         unavailable_retry_delay_s: float = UNAVAILABLE_RETRY_DELAY_S,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
@@ -76,7 +74,6 @@ class ChunkRunner:
         self._metrics = metrics or OperationMetrics()
         self._retry_delay_s = retry_delay_s
         self._unavailable_retry_delay_s = unavailable_retry_delay_s
-        self._clock = clock
         self._sleep = sleep
 
     async def run(self, ref: ChunkRef, message_headers: Mapping[str, str] = NO_HEADERS) -> None:
@@ -92,7 +89,8 @@ class ChunkRunner:
             return
         if work is None:
             return
-        started_at = self._clock()
+        clock = asyncio.get_running_loop().time
+        started_at = clock()
         self._metrics.chunk_started()
         status: ChunkStatus = "stopped"
         ids = {"operation_id": ref.operation_id, "chunk": str(ref.chunk), "project": ref.project_id}
@@ -102,7 +100,7 @@ class ChunkRunner:
             try:
                 status = await self._work(work)
             finally:
-                self._metrics.chunk_ended(work.kind, status, self._clock() - started_at)
+                self._metrics.chunk_ended(work.kind, status, clock() - started_at)
                 set_span_attributes(chunk_span, ended=status)
                 if status not in ("done", "stopped"):
                     mark_span_failed(chunk_span, status)
@@ -158,26 +156,17 @@ class ChunkRunner:
         if isinstance(error, FatalChunkError):
             await self._persist(lambda: self._store.fail(work, str(error)))
             return "failed"
-        if isinstance(error, ServiceUnavailableError):
-            await self._give_back(
-                work, str(error), error.outcome, delay_s=self._unavailable_retry_delay_s, counts=False
-            )
-            return "unavailable"
+        delay_s = min(MAX_CHUNK_RETRY_DELAY_S, self._retry_delay_s * 2.0 ** (work.attempt - 1))
+        counts = not isinstance(error, ServiceUnavailableError)
+        if not counts:
+            delay_s = self._unavailable_retry_delay_s
         if isinstance(error, RetryableChunkError):
-            await self._give_back(work, str(error), error.outcome, delay_s=self._backoff_s(work), counts=True)
-            return "retry"
-        log.error("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk, exc_info=error)
-        problem = f"{type(error).__name__}: {error}"
-        await self._give_back(work, problem, ChunkOutcome(), delay_s=self._backoff_s(work), counts=True)
-        return "retry"
-
-    def _backoff_s(self, work: LeasedChunk) -> float:
-        return min(MAX_CHUNK_RETRY_DELAY_S, self._retry_delay_s * 2.0 ** (work.attempt - 1))
-
-    async def _give_back(
-        self, work: LeasedChunk, problem: str | None, outcome: ChunkOutcome, *, delay_s: float, counts: bool
-    ) -> None:
+            problem, outcome = str(error), error.outcome
+        else:
+            log.error("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk, exc_info=error)
+            problem, outcome = f"{type(error).__name__}: {error}", ChunkOutcome()
         await self._persist(lambda: self._store.requeue(work, problem, delay_s=delay_s, outcome=outcome, counts=counts))
+        return "retry" if counts else "unavailable"
 
     async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
         """Write to the store, retrying until it can be reached; the store ignores a second write."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from trainer_client.final_answer.text import HEDGE, is_value, open_marks, plain_answer, without_end_tokens
+from trainer_client.final_answer.text import FORMULA, HEDGE, is_value, open_marks, plain_answer, without_end_tokens
 from trainer_client.final_answer.words import Announcement, announcements, lowered
 
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
@@ -64,10 +64,6 @@ _DENIED = re.compile(
     r"(?:right|correct|true|valid|possible|acceptable|answer|final)"
     r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b",
     re.IGNORECASE,
-)
-_FORMULA = re.compile(
-    r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
-    r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
 _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
@@ -422,7 +418,7 @@ def _conclusion(line: str) -> str | None:
     start = _CONCLUSION.match(line)
     if start is None:
         return None
-    formulas = [_Span(each.start(), each.end(), _content_of(each)) for each in _FORMULA.finditer(line)]
+    formulas = [_Span(each.start(), each.end(), _content_of(each)) for each in FORMULA.finditer(line)]
     if formulas:
         return _join_contents(_joined_to_first(line, reversed(formulas))) or None
     claim = plain_answer(line[(_WE_FIND.match(line, start.end()) or start).end() :], keeps_mark=False)

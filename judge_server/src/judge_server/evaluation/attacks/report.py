@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from judge_server.evaluation.attacks.corpus import Attack
-from judge_server.evaluation.html import page_environment
+from judge_server.evaluation.html import render_page
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, LabelledResponse, in_turn
 from judge_server.evaluation.metrics import LEVEL, RESAMPLES, UNDEFINED, Estimate, RowBootstrap, as_json
@@ -131,7 +131,7 @@ class AttackReport:
 
     def page(self, heading: Mapping[str, Any]) -> str:
         """Render the report as an HTML page. `heading` says what was measured: names and texts."""
-        return page_environment().get_template("attacks.html.jinja").render(report=self, heading=heading)
+        return render_page("attacks", heading, report=self)
 
 
 def plan_attacks(

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size, measure_error
-from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelled import criterion as make_criterion
 from judge_server.evaluation.metrics import (
     Bools,
@@ -325,7 +324,7 @@ def _raw(one: Measured) -> float:
 
 
 def _labels(some: Sequence[Measured]) -> Bools:
-    return np.array([one.label >= MET_FROM for one in some], dtype=bool)
+    return np.array([one.is_labelled_met for one in some], dtype=bool)
 
 
 def _enough(y: Bools) -> bool:

@@ -14,18 +14,18 @@ For a panel, Dawid and Skene's model estimates how often each judge errs, with l
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from judge_server.evaluation.corrected_rates import clusters_of, effective_size
-from judge_server.evaluation.fitting.calibrations import CONFIDENCE, upper_bound
+from judge_server.evaluation.fitting.calibrations import CONFIDENCE, NotEnoughLabelsError, upper_bound
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.metrics import Bools, CascadePoint, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
-from judge_server.evaluation.report import Measured, common_verdicts
+from judge_server.evaluation.metrics import Bools, Estimate, Figure, Floats, RowBootstrap, VerdictArrays
+from judge_server.evaluation.report import Measured, common_verdicts, verdict_arrays
 from judge_server.judging.calibration import SATISFIED_THRESHOLD
 from judge_server.judging.combining import Band, DawidSkene, WeightedMean
 from judge_server.ports import JudgeResult
@@ -98,34 +98,24 @@ def _maximise(met: Floats, given: NDArray[np.bool_], yes: NDArray[np.bool_]) -> 
     return prevalence, sensitivity, specificity
 
 
-class PanelItem(NamedTuple):
-    """A labelled criterion of a row with the verdict of each judge, none of which failed."""
-
-    row: str
-    met: bool
-    verdicts: tuple[Measured, ...]
-
-
-def panel_items(answered: Sequence[Sequence[Judgement]]) -> list[PanelItem]:
-    """Return the criteria on which every judge gave a verdict, from their judgements of the same examples in order."""
-    return [PanelItem(said[0].row, said[0].label >= MET_FROM, said) for said in common_verdicts(answered)]
-
-
 def measure_panel(
-    items: Sequence[PanelItem], judges: Sequence[str], model: DawidSkene
+    items: Sequence[Sequence[Measured]], judges: Sequence[str], model: DawidSkene
 ) -> dict[str, dict[Figure, Estimate]]:
-    """Return the figures of each judge alone, of equal weights, and of the model, on labelled items."""
-    rows = [one.row for one in items]
+    """Return the figures of each judge alone, of equal weights, and of the model.
+
+    `items` has the verdict of each judge on each labelled criterion, as `common_verdicts` returns them.
+    """
+    rows = [verdicts[0].row for verdicts in items]
     bootstrap = RowBootstrap(rows)
-    outcomes = [[JudgeResult(one.score or 0.0, one.probability) for one in item.verdicts] for item in items]
+    outcomes = [[JudgeResult(one.score or 0.0, one.probability) for one in verdicts] for verdicts in items]
     said = {
-        name: ([own[place].score >= MET_FROM for own in outcomes], [item.verdicts[place].likelihood for item in items])
+        name: ([verdicts[place].met for verdicts in items], [verdicts[place].likelihood for verdicts in items])
         for place, name in enumerate(judges)
     }
     for name, combination in (("equal weights", WeightedMean((1.0,) * len(judges))), ("Dawid-Skene", model)):
         probabilities = [combination.posterior(own).value for own in outcomes]
         said[name] = ([one >= SATISFIED_THRESHOLD for one in probabilities], probabilities)
-    labels = np.array([item.met for item in items], dtype=bool)
+    labels = np.array([verdicts[0].is_labelled_met for verdicts in items], dtype=bool)
     return {
         name: bootstrap.figures(rows, VerdictArrays(labels, np.array(met, dtype=bool), np.array(p, dtype=float)))
         for name, (met, p) in said.items()
@@ -139,10 +129,6 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """The shares of verdicts at which the curve asks the large judge."""
 
 
-class TooFewVerdictsError(ValueError):
-    """There are too few verdicts to show the wanted rate."""
-
-
 class VerdictPair(NamedTuple):
     """What both judges said about a labelled criterion. `small` has a probability; neither failed."""
 
@@ -152,7 +138,7 @@ class VerdictPair(NamedTuple):
     @property
     def agree(self) -> bool:
         """Whether both say the same."""
-        return _met(self.small) == _met(self.large)
+        return self.small.met == self.large.met
 
 
 class JudgementCost(NamedTuple):
@@ -175,7 +161,7 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     """Return the narrowest band for a rate of changed verdicts of at most `error`, in (0, 1), with `CONFIDENCE`.
 
     Raises:
-        TooFewVerdictsError: no band but the whole range can be shown to keep the rate; the message says what is needed.
+        NotEnoughLabelsError: only the whole range can be shown to keep the rate; the message says what is needed.
         MissingExtraError: scipy is not installed.
     """
     p = np.array([one.small.probability for one in pairs], dtype=float)
@@ -185,7 +171,7 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     effective = effective_size(clusters_of(zip(rows, changed.tolist(), strict=True)))
     least = float(np.log(1 - level) / np.log1p(-budget))
     if effective < least:
-        raise TooFewVerdictsError(
+        raise NotEnoughLabelsError(
             f"{len(pairs)} verdicts of {len(set(rows))} rows, which count as {effective:.0f} independent ones, cannot "
             f"show that a cascade changes at most {error:.1%} of the verdicts; {least:.0f} are needed at least. Label "
             "more rows, or raise --error"
@@ -203,6 +189,29 @@ def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
     low = farthest(EDGES, lambda edge: p < edge)
     high = farthest([1 - edge for edge in EDGES], lambda edge: p > edge)
     return Band(round(low, 2), round(high, 2))
+
+
+class CascadePoint(NamedTuple):
+    """A cascade with one band, measured on verdicts that both judges gave.
+
+    Attributes:
+        band: the band.
+        escalated: the share of verdicts for which the large judge is asked.
+        agreement: the share of verdicts that are the large judge's.
+        balanced_accuracy: the cascade's, by the labels.
+        accuracy: the share of verdicts equal to the label.
+        seconds, tokens_computed, calls: the cost of a judgement: the small judge's, and the escalated share of the
+            large one's. Criteria of a response that are escalated share a prefix, so few of them cost more than this.
+    """
+
+    band: Band
+    escalated: Estimate
+    agreement: Estimate
+    balanced_accuracy: Estimate
+    accuracy: Estimate
+    seconds: float
+    tokens_computed: float
+    calls: float
 
 
 def mean_cost(judgements: Sequence[Judgement]) -> JudgementCost:
@@ -238,10 +247,7 @@ def _measure(
     rows = [one.small.row for one in pairs]
     asked = [band.low <= (one.small.probability or 0.0) <= band.high for one in pairs]
     decided = [one.large if escalate else one.small for one, escalate in zip(pairs, asked, strict=True)]
-    said = np.array([_met(one) for one in decided], dtype=bool)
-    labels = np.array([one.label >= MET_FROM for one in decided], dtype=bool)
-    arrays = VerdictArrays(labels, said, np.array([one.likelihood for one in decided], dtype=float))
-    figures = bootstrap.figures(rows, arrays)
+    figures = bootstrap.figures(rows, replace(verdict_arrays(decided), have_probabilities=True))
     share = bootstrap.mean(rows, [float(one) for one in asked])
     return CascadePoint(
         band,
@@ -253,14 +259,7 @@ def _measure(
     )
 
 
-def digest_of_verdicts(verdicts: Sequence[Sequence[Measured]]) -> str:
-    """Return the digest of what several judges said about the same criteria, in any order of the criteria."""
-    lines = sorted(
-        repr([(one.row, one.criterion, one.score, one.probability) for one in said])
-        for said in zip(*verdicts, strict=True)
-    )
+def digest_of_verdicts(items: Iterable[Sequence[Measured]]) -> str:
+    """Return the digest of what several judges said about each criterion, in any order of the criteria."""
+    lines = sorted(repr([(one.row, one.criterion, one.score, one.probability) for one in said]) for said in items)
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _met(one: Measured) -> bool:
-    return one.score is not None and one.score >= MET_FROM

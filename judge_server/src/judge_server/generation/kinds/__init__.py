@@ -1,28 +1,20 @@
 """The registry of generators: one module per kind, or per paper, and lookup by the kind's name."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
-from judge_server.generation.generator import Generator, RubricLookup
+from judge_server.generation.generator import Generator
 from judge_server.generation.kinds.contrastive import ContrastiveGenerator
 from judge_server.generation.kinds.document import DocumentGenerator
 from judge_server.generation.kinds.dro import GateGenerator, GradedGenerator
 from judge_server.generation.kinds.evolving import EvolvingGenerator
 from judge_server.generation.kinds.points import PointsGenerator
 from judge_server.generation.kinds.reference import ReferenceGenerator
+from judge_server.ports import RubricSource
+from trainer_client.wire import RubricVersion
 
-__all__ = [
-    "ALL_GENERATORS",
-    "ContrastiveGenerator",
-    "DocumentGenerator",
-    "EvolvingGenerator",
-    "GateGenerator",
-    "GradedGenerator",
-    "PointsGenerator",
-    "ReferenceGenerator",
-]
-
-ALL_GENERATORS = (
+_GENERATORS: tuple[type[Generator[Any, Any]], ...] = (
     ReferenceGenerator,
     DocumentGenerator,
     ContrastiveGenerator,
@@ -31,32 +23,38 @@ ALL_GENERATORS = (
     EvolvingGenerator,
     PointsGenerator,
 )
-"""Every generator class, in the order in which listings show them."""
 
-GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL_GENERATORS}
+GENERATORS = {one.kind: one for one in _GENERATORS}
+"""Every generator by its kind, in the order in which listings show them."""
 
 
-def generator_of(
+@asynccontextmanager
+async def open_generator(
     kind: str,
-    parameters: dict[str, Any],
-    *,
-    find: RubricLookup | None = None,
+    parameters: Mapping[str, Any],
+    rubrics: RubricSource,
+    project_id: str,
     templates: Mapping[str, str] | None = None,
-) -> Generator[Any, Any]:
-    """Create the generator of a kind with these parameters. Close it when done. Raises as `check_parameters`."""
-    return _generator_class(kind)(check_parameters(kind, parameters), find=find, templates=templates)
+) -> AsyncIterator[Generator[Any, Any]]:
+    """Open the generator of a kind with these parameters.
 
-
-def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:
-    """Validate the parameters of a kind of generator.
+    Args:
+        kind, parameters: what is generated, and how.
+        rubrics, project_id: where a generator that revises rubrics finds them.
+        templates: templates that replace the default ones, by file name.
 
     Raises:
         ValueError: the kind does not exist, or a parameter is unknown or out of range (pydantic's `ValidationError`).
     """
-    return _generator_class(kind).Parameters.model_validate(parameters)
 
+    async def find(reference: str) -> RubricVersion | None:
+        return await rubrics.find(project_id, reference)
 
-def _generator_class(kind: str) -> type[Generator[Any, Any]]:
     if kind not in GENERATORS:
         raise ValueError(f"there is no generator {kind!r}; there are {', '.join(GENERATORS)}")
-    return GENERATORS[kind]
+    parsed = GENERATORS[kind].Parameters.model_validate(parameters)
+    generator = GENERATORS[kind](parsed, find=find, templates=templates)
+    try:
+        yield generator
+    finally:
+        await generator.answers.close()

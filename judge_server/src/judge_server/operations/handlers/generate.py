@@ -10,8 +10,8 @@ Validation of published rubrics, with a verdict and a reason for every criterion
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from judge_server.errors import EngineStartError
 from judge_server.generation.generator import Generator, InputRow
 from judge_server.generation.inputs import make_record, run_input
-from judge_server.generation.kinds import check_parameters, generator_of
+from judge_server.generation.kinds import open_generator
 from judge_server.generation.results import split_of
 from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_version, kind_of
 from judge_server.generation.writer import RubricDiscarded, Writer, WriterFailed, WriterUsage
@@ -140,20 +140,20 @@ class IdempotentPublisher:
         project_id, name = self._ref.project_id, record["name"]
         if not self._generator.revises:
             newest = await self._rubrics.find(project_id, name)
-            is_own = newest is not None and self._has_source(newest.lineage, record["source_digest"])
-            return newest if is_own else None
+            return newest if newest is not None and self._is_own(newest.lineage, record["source_digest"]) else None
         history = await self._rubrics.history(project_id, name, after=None, limit=MAX_VERSIONS_SEARCHED)
         for version in () if history is None else history.versions:
-            if self._is_of_chunk(version.lineage):
+            if self._is_own(version.lineage, None):
                 return await self._rubrics.find(project_id, f"{name}@{version.version}")
         return None
 
-    def _has_source(self, lineage: Lineage | None, source: str) -> bool:
-        return lineage is not None and (lineage.operation_id, lineage.source_digest) == (self._ref.operation_id, source)
-
-    def _is_of_chunk(self, lineage: Lineage | None) -> bool:
-        origin = None if lineage is None else (lineage.operation_id, lineage.parameters.get(CHUNK_PARAMETER))
-        return origin == (self._ref.operation_id, self._ref.chunk)
+    def _is_own(self, lineage: Lineage | None, source: str | None) -> bool:
+        """Whether a version is of this operation, and of a source or, without one, of this chunk."""
+        if lineage is None or lineage.operation_id != self._ref.operation_id:
+            return False
+        if source is None:
+            return lineage.parameters.get(CHUNK_PARAMETER) == self._ref.chunk
+        return lineage.source_digest == source
 
 
 def _published_fields(version: RubricVersion) -> dict[str, Any]:
@@ -245,23 +245,22 @@ class GenerateHandler:
         """Make a chunk of each input; an input that is invalid or repeats another fails the whole request."""
         assert isinstance(request, GenerateOperation)
         try:
-            check_parameters(request.generator, request.parameters)
+            async with open_generator(request.generator, request.parameters, self._rubrics, project_id) as generator:
+                chunks = _chunks(generator, request)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise InvalidOperationError(f"parameters.{first.field}: {first.message}") from None
+        except InvalidOperationError:
+            raise
         except ValueError as error:
             raise InvalidOperationError(f"generator: {error}") from None
-        generator = generator_of(request.generator, request.parameters)
-        try:
-            chunks = _chunks(generator, request)
-        finally:
-            await generator.close()
         return request.model_dump(mode="json", exclude={"inputs", "kind"}), chunks
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Generate the rubric of one input."""
         request = GenerateOperation.model_validate({**work.request, "inputs": [work.body["input"]]})
-        async with self._open_generator(request, work.ref.project_id) as generator:
+        made = open_generator(request.generator, request.parameters, self._rubrics, work.ref.project_id)
+        async with made if self._generator is None else nullcontext(self._generator) as generator:
             row = generator.Input.model_validate(work.body["input"]).loaded(None)
             publisher = IdempotentPublisher(self._rubrics, work.ref, generator)
             if request.publish and (record := await publisher.find_revision(row, request.prefix)) is not None:
@@ -287,21 +286,6 @@ class GenerateHandler:
                 fields = {"lineage": lineage.model_dump(mode="json", exclude_none=True)}
         counts = {"added": int(added), "unpublished": int("unpublished" in fields)}
         return ChunkOutcome([self._result(work, {**record, **fields})], to_usage(writer.usage), counts)
-
-    @asynccontextmanager
-    async def _open_generator(self, request: GenerateOperation, project_id: str) -> AsyncIterator[Generator[Any, Any]]:
-        if self._generator is not None:
-            yield self._generator
-            return
-
-        async def find(reference: str) -> RubricVersion | None:
-            return await self._rubrics.find(project_id, reference)
-
-        generator = generator_of(request.generator, request.parameters, find=find)
-        try:
-            yield generator
-        finally:
-            await generator.close()
 
     def _discard(self, work: LeasedChunk, row: InputRow, discarded: RubricDiscarded, writer: Writer) -> ChunkOutcome:
         """The outcome for an input without a rubric."""

@@ -9,6 +9,7 @@ are known to be good and bad, and its final chunk measures how well the rewards 
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -35,7 +36,6 @@ from trainer_client.wire import (
     RewardAnswer,
     RewardRequest,
     RubricContent,
-    Verdict,
     VerdictAnswer,
     VerdictRequest,
 )
@@ -184,34 +184,29 @@ class JudgingHandler:
         assert isinstance(request, ScoreOperation | EvaluateOperation | DiscriminateOperation)
         return await split_groups(self.rubrics, project_id, request)
 
-    async def rewards(self, work: LeasedChunk, request: RewardRequest) -> RewardAnswer:
-        """Reward a chunk. Raises as `send` and `require_settled` do."""
-        answer = await self.send("/v1/rewards", request, RewardAnswer, work)
-        verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
-        require_settled(verdicts, answer, work)
-        return answer
-
-    async def send(
-        self, path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], work: LeasedChunk
+    async def judge(
+        self, work: LeasedChunk, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT]
     ) -> GroupsAnswerT:
         """Judge a chunk, with headers by which all its attempts are recorded once.
 
         The key contains the body's digest, since a worker of another release may encode the same request differently.
+
+        Raises:
+            RetryableChunkError: another attempt may give verdicts that failed in this one.
         """
+        path = "/v1/rewards" if isinstance(request, RewardRequest) else "/v1/verdicts"
         prepared = judging_request(path, request, answer, {})
         key = f"{work.ref.operation_id} {work.ref.chunk} {sha256(prepared.body or b'').hexdigest()[:32]}"
         will_retry = "false" if work.last_attempt else "true"
         prepared = replace(prepared, headers={"Idempotency-Key": key, WILL_RETRY_HEADER: will_retry})
         async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
-            return await client.send(prepared)
-
-
-def require_settled(verdicts: Sequence[Verdict], answer: RewardAnswer | VerdictAnswer, work: LeasedChunk) -> None:
-    """Raise `RetryableChunkError` if another attempt may give verdicts that failed in this one."""
-    transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
-    if transient and not work.last_attempt:
-        problem = f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
-        raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
+            judged = await client.send(prepared)
+        failures = [v.failure for group in judged.groups for r in group.responses for v in r.verdicts if v.failure]
+        transient = [one for one in failures if one.kind in TRANSIENT_FAILURES]
+        if transient and not work.last_attempt:
+            problem = f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
+            raise RetryableChunkError(problem, ChunkOutcome(usage=judged.usage))
+        return judged
 
 
 def _unscored(answer: RewardAnswer) -> int:
@@ -230,7 +225,7 @@ class ScoreHandler(JudgingHandler):
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Score a chunk."""
         request = RewardRequest.model_validate({**CHUNK_OPTIONS, **work.request, "groups": work.body["groups"]})
-        answer = await self.rewards(work, request)
+        answer = await self.judge(work, request, RewardAnswer)
         results = [
             {"index": index, "fingerprint": fingerprint_of(answer), **group.model_dump(mode="json")}
             for index, group in enumerate(answer.groups, work.body["first"])
@@ -243,7 +238,7 @@ def fingerprint_of(answer: RewardAnswer | VerdictAnswer) -> str | None:
     return None if answer.judge is None else answer.judge.fingerprint
 
 
-class SummingHandler(JudgingHandler):
+class SummingHandler(JudgingHandler, ABC):
     """What handlers share that judge in chunks, and sum up all results in a final one."""
 
     has_final_chunk = True
@@ -252,14 +247,27 @@ class SummingHandler(JudgingHandler):
         super().__init__(client_factory, rubrics)
         self._store = store
 
-    async def result_pages(self, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
-        """Read the results of an operation, page by page."""
+    @abstractmethod
+    async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge a chunk."""
+
+    @abstractmethod
+    async def summary(self, work: LeasedChunk) -> dict[str, JsonValue]:
+        """Sum up the results of the whole operation."""
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge a chunk, or in the final chunk sum up all results."""
+        return ChunkOutcome(summary=await self.summary(work)) if work.body is None else await self.run_chunk(work)
+
+    async def results(self, ref: ChunkRef) -> AsyncIterator[Any]:
+        """Read the results of an operation."""
         after: int | None = 0
         while after is not None:
             page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
             if page is None:
                 return
-            yield page.results
+            for result in page.results:
+                yield result
             after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
 
 
@@ -271,15 +279,12 @@ class EvaluateHandler(SummingHandler):
     labels.
     """
 
-    async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Judge a chunk, or in the final chunk summarize all verdicts."""
-        if work.body is None:
-            return ChunkOutcome(summary=await self._summary(work.ref))
+    async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge a chunk."""
         groups = [dict(group) for group in work.body["groups"]]
         labels = [group.pop("labels") for group in groups]
         request = VerdictRequest.model_validate({**CHUNK_OPTIONS, **work.request, "groups": groups})
-        answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
-        require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
+        answer = await self.judge(work, request, VerdictAnswer)
         fingerprint = fingerprint_of(answer)
         results: list[dict[str, Any]] = []
         for index, (group, group_labels) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
@@ -296,21 +301,16 @@ class EvaluateHandler(SummingHandler):
         )
         return ChunkOutcome(results, answer.usage, {"failed": failed})
 
-    async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
+    async def summary(self, work: LeasedChunk) -> dict[str, JsonValue]:
+        """Compare all verdicts with the labels."""
         from judge_server.evaluation.report import Measured, summary_of  # imports numpy, 14 MB, only if needed
 
-        measured: list[Measured] = []
-        async for results in self.result_pages(ref):
-            measured += [
-                Measured(
-                    str(result["index"]),
-                    verdict["criterion"],
-                    float(verdict["label"]),
-                    *(verdict[name] for name in ("score", "probability", "raw_probability")),
-                )
-                for result in results
-                for verdict in result["verdicts"]
-            ]
+        said = ("score", "probability", "raw_probability")
+        measured = [
+            Measured(str(result["index"]), one["criterion"], float(one["label"]), *(one[name] for name in said))
+            async for result in self.results(work.ref)
+            for one in result["verdicts"]
+        ]
         return await asyncio.to_thread(summary_of, measured)
 
 
@@ -327,10 +327,8 @@ class DiscriminateHandler(SummingHandler):
     `measuring.separation.separation_summary`.
     """
 
-    async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Reward a chunk, or in the final chunk compare all rewards."""
-        if work.body is None:
-            return ChunkOutcome(summary=await self._summary(work.ref))
+    async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
+        """Reward a chunk."""
         pairs = [PairedGroup.model_validate(group) for group in work.body["groups"]]
         groups = [
             Group.model_construct(
@@ -344,7 +342,7 @@ class DiscriminateHandler(SummingHandler):
         criteria: dict[str, list[dict[str, Any]]] = {}
         for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
             criteria[name] = await self._criteria(work.ref.project_id, rubric)
-        answer = await self.rewards(work, request)
+        answer = await self.judge(work, request, RewardAnswer)
         fingerprint = fingerprint_of(answer)
         results: list[dict[str, Any]] = []
         rewarded = zip(pairs, map(_rubric_name, rubrics), answer.groups, strict=True)
@@ -366,17 +364,16 @@ class DiscriminateHandler(SummingHandler):
             for one in found.criteria
         ]
 
-    async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
-        labelled: list[LabelledPrompt] = []
-        async for results in self.result_pages(ref):
-            labelled += [
-                LabelledPrompt(
-                    result["rubric"],
-                    tuple([Criterion.model_construct(**{"description": "", **one}) for one in result["criteria"]]),
-                    *(tuple([ResponseReward.model_validate(one) for one in result[s]]) for s in ("good", "bad")),
-                )
-                for result in results
-            ]
+    async def summary(self, work: LeasedChunk) -> dict[str, JsonValue]:
+        """Compare all rewards."""
+        labelled = [
+            LabelledPrompt(
+                result["rubric"],
+                tuple([Criterion.model_construct(**{"description": "", **one}) for one in result["criteria"]]),
+                *(tuple([ResponseReward.model_validate(one) for one in result[s]]) for s in ("good", "bad")),
+            )
+            async for result in self.results(work.ref)
+        ]
         return await asyncio.to_thread(separation_summary, labelled)
 
 

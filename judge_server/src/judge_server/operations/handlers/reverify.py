@@ -22,12 +22,11 @@ from judge_server.operations.handlers.judging import (
     ClientFactory,
     SummingHandler,
     fingerprint_of,
-    require_settled,
 )
 from judge_server.ports import LedgerReader, OperationStore, RubricSource
 from judge_server.scoring.rubrics import find_rubric
 from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseFilter, UseRecord
-from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from rubric_store.operations.rows import ChunkOutcome, LeasedChunk, NewChunk
 from trainer_client.wire import (
     GroupRewards,
     GroupVerdicts,
@@ -158,16 +157,19 @@ class ReverifyHandler(SummingHandler):
             last = page[-1].votes[0][0]
             wanted = wanted._replace(after=(last.request, last.place, last.slot))
 
-    async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Judge a chunk, or in the final chunk sum up all results."""
-        if work.body is None:
-            return ChunkOutcome(summary=await self._summary(work.ref, work.request))
+    async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge the groups of a chunk again."""
         operation = ReverifyOperation.model_validate(work.request)
         found, discarded = await self._read(work, operation)
         results: list[dict[str, Any]] = []
         usage, failed = Counter[str](), 0
         for part in _parts(found):
-            answer = await self._judge(work, _request(part[0].recorded[0].request, part, operation))
+            request = _request(part[0].recorded[0].request, part, operation)
+            answer: RewardAnswer | VerdictAnswer
+            if isinstance(request, RewardRequest):
+                answer = await self.judge(work, request, RewardAnswer)
+            else:
+                answer = await self.judge(work, request, VerdictAnswer)
             usage.update({name: value for name, value in answer.usage if value})
             groups: Sequence[GroupRewards | GroupVerdicts] = answer.groups
             for one, group in zip(part, groups, strict=True):
@@ -201,33 +203,25 @@ class ReverifyHandler(SummingHandler):
                 discarded[str(reason)] += 1
         return found, discarded
 
-    async def _judge(self, work: LeasedChunk, request: RewardRequest | VerdictRequest) -> RewardAnswer | VerdictAnswer:
-        if isinstance(request, RewardRequest):
-            return await self.rewards(work, request)
-        answer = await self.send("/v1/verdicts", request, VerdictAnswer, work)
-        require_settled([v for group in answer.groups for r in group.responses for v in r.verdicts], answer, work)
-        return answer
-
-    async def _summary(self, ref: ChunkRef, request: Mapping[str, Any]) -> dict[str, JsonValue]:
+    async def summary(self, work: LeasedChunk) -> dict[str, JsonValue]:
         """Compare all results with what was recorded; rewards are compared where there is one before and after."""
         counts = Counter(dict.fromkeys(_COUNTS, 0))
         pairs: list[tuple[float, float]] = []
-        async for results in self.result_pages(ref):
-            for result in results:
-                counts["groups"] += 1
-                for after, before in zip(result["responses"], result["before"]["responses"], strict=True):
-                    counts["responses"] += 1
-                    counts["failed_before"] += before["failed"]
-                    counts.update(_changes(before["scores"], after["verdicts"]))
-                    old, new = _own_reward(before), _own_reward(after)
-                    counts["rewarded_before"] += old is not None
-                    counts["rewarded_after"] += new is not None
-                    if old is not None and new is not None:
-                        pairs.append((old, new))
+        async for result in self.results(work.ref):
+            counts["groups"] += 1
+            for after, before in zip(result["responses"], result["before"]["responses"], strict=True):
+                counts["responses"] += 1
+                counts["failed_before"] += before["failed"]
+                counts.update(_changes(before["scores"], after["verdicts"]))
+                old, new = _own_reward(before), _own_reward(after)
+                counts["rewarded_before"] += old is not None
+                counts["rewarded_after"] += new is not None
+                if old is not None and new is not None:
+                    pairs.append((old, new))
         means = [sum(rewards) / len(pairs) for rewards in zip(*pairs, strict=True)] if pairs else [None, None]
         return {
-            "run": request["run"],
-            "into": request["into"],
+            "run": work.request["run"],
+            "into": work.request["into"],
             **counts,
             "rewards": len(pairs),
             "rewards_changed": sum(abs(before - after) > _SAME_REWARD for before, after in pairs),

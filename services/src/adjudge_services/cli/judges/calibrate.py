@@ -51,6 +51,7 @@ if not OPTIONS_ONLY:
     from judge_server.api.service import Service
     from judge_server.evaluation.fitting.calibrations import (
         CONFIDENCE,
+        NotEnoughLabelsError,
         OutOfFold,
         band_for_error,
         before_and_after,
@@ -59,7 +60,7 @@ if not OPTIONS_ONLY:
         fit_calibration,
     )
     from judge_server.evaluation.fitting.cascades import (
-        TooFewVerdictsError,
+        CascadePoint,
         cascade_curve,
         digest_of_verdicts,
         fit_band,
@@ -67,14 +68,13 @@ if not OPTIONS_ONLY:
         mean_cost,
         measure_panel,
         pair_verdicts,
-        panel_items,
     )
     from judge_server.evaluation.html import HEADINGS, cascade_html, format_estimate
     from judge_server.evaluation.judging import Judgement
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
-    from judge_server.evaluation.metrics import CascadePoint, Estimate, none_if_nan
+    from judge_server.evaluation.metrics import Estimate, none_if_nan
     from judge_server.evaluation.metrics import as_json as figures_as_json
-    from judge_server.evaluation.report import measured_verdicts
+    from judge_server.evaluation.report import common_verdicts, measured_verdicts
     from judge_server.judging.calibration import Calibration, StoredCalibration
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge
@@ -249,7 +249,7 @@ def cascade(
         raise ValueError(f"no verdict of both judges is left to measure on; {first_problem([of_small, of_large])}")
     try:
         band = fit_band(fit, error)
-    except TooFewVerdictsError as too_few:
+    except NotEnoughLabelsError as too_few:
         why = str(too_few)
     *curve, last = cascade_curve(held, mean_cost(of_small), mean_cost(of_large), [band] if band else [])
     points = curve if band else [*curve, last]
@@ -287,7 +287,7 @@ def cascade(
             "low": band.low,
             "high": band.high,
             "error": error,
-            "fitted_on": digest_of_verdicts([[one.small for one in fit], [one.large for one in fit]]),
+            "fitted_on": digest_of_verdicts(fit),
             "items": len(fit),
             "measured": measured,
         },
@@ -321,12 +321,13 @@ def panel(
         raise ValueError("a panel has at least two judges; repeat --judge")
     labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
     answered = [judge_member(one, f"judge-{n}", responses, asked, asking) for n, one in enumerate(judge, 1)]
-    items = panel_items(answered)
-    fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
+    items = common_verdicts(answered)
+    fit, held = ([one for one in items if half_of(one[0].row) == half] for half in ("fit", "held"))
     if not held:
         raise ValueError(f"no verdict of all judges is left to measure on; {first_problem(answered)}")
-    votes = np.array([[int((one.score or 0.0) >= 0.5) for one in item.verdicts] for item in fit], dtype=np.int8)
-    fitted = fit_dawid_skene(votes, None if without_labels else np.array([item.met for item in fit], dtype=np.int8))
+    votes = np.array([[int(one.met) for one in item] for item in fit], dtype=np.int8)
+    labels = None if without_labels else np.array([item[0].is_labelled_met for item in fit], dtype=np.int8)
+    fitted = fit_dawid_skene(votes, labels)
     figures = measure_panel(held, judge, fitted.model)
     rates = list(zip(judge, fitted.model.sensitivity, fitted.model.specificity, strict=True))
     shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
@@ -345,7 +346,7 @@ def panel(
             "config": JudgingConfig.of(JudgingOptions.model_validate(asked), protocol).recorded(),
             **asdict(fitted.model),
             "labels": 0 if without_labels else len(fit),
-            "fitted_on": digest_of_verdicts([[one.verdicts[place] for one in fit] for place in range(len(judge))]),
+            "fitted_on": digest_of_verdicts(fit),
             "items": len(fit),
             "measured": {
                 figure: measured_figure(one, len(held))

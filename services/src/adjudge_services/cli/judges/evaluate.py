@@ -27,6 +27,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.store import StartError, open_store
     from judge_server.evaluation.bakeoff import Contender
     from judge_server.evaluation.comparing import RunGroup, labelled_by_judge, run_groups, with_labels
+    from judge_server.evaluation.data_sets import read_dataset
     from judge_server.evaluation.html import CHANGES, HEADINGS, format_estimate, html_report
     from judge_server.evaluation.judging import JudgeChoice, Judgement, JudgementLog, Variant, judge_examples
     from judge_server.evaluation.labelled import (
@@ -35,7 +36,6 @@ if not OPTIONS_ONLY:
         Example,
         LabelledResponse,
         half_of,
-        read_dataset,
         sample,
     )
     from judge_server.evaluation.labelling import labelled_groups

@@ -19,7 +19,7 @@ from rubric_store.tenants.rows import DEFAULT_PROJECT
 
 if not OPTIONS_ONLY:
     from adjudge_services.store import open_store
-    from judge_server.evaluation.audit import audit_run
+    from judge_server.evaluation.audit.report import audit_run
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
     from trainer_client.wire.problems import findings_url

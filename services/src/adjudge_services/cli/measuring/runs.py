@@ -451,8 +451,7 @@ async def read_report(url: str | None, view: RunReportQuery) -> RunReport | None
 
 async def corrected_rates(url: str | None, part: RunRange, evaluation: Path | None) -> CorrectedRates:
     """Correct a run's pass rates by an evaluation's report, or by the stored calibration of its judge."""
-    from judge_server.evaluation.comparing import observed_rates
-    from judge_server.evaluation.corrected_rates import correct_rates
+    from judge_server.evaluation.corrected_rates import correct_rates, observed_rates
 
     if url is not None:
         async with AsyncClient(url) as client:

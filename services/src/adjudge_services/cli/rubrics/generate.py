@@ -50,7 +50,7 @@ if not OPTIONS_ONLY:
     )
     from judge_server.generation.validity import ItemValidity, published_validity, question_of, rates_by_kind
     from judge_server.generation.writer import Writer
-    from judge_server.operations.generation_run import GenerationRun, GenerationSettings, open_generator
+    from judge_server.operations.generation_run import GenerationRun, GenerationSettings, open_generator_of
     from judge_server.operations.handlers.generate import ValidateHandler
     from judge_server.operations.runner import SingleAttempts, work_on
     from judge_server.operations.service import Operations
@@ -342,7 +342,7 @@ async def generate_rubrics(
         engine = build_engine(settings)
         closing.push_async_callback(engine.close)
         folder = closing.enter_context(RunFolder(output))
-        generator = await closing.enter_async_context(open_generator(request, rubrics))
+        generator = await closing.enter_async_context(open_generator_of(request, rubrics))
         store = await closing.enter_async_context(command_store(folder.database))
         shown = closing.enter_context(show_operation())
         writer = Writer(engine, await engine.start())

@@ -1,0 +1,1 @@
+"""Audits of runs: whether a rubric is being gamed."""
