@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer_client.dropout import CriteriaSample
 from trainer_client.rewards import (
     RewardOutcome,
     UnscoredCriteria,
@@ -187,6 +188,20 @@ class TestMisuse:
     def test_a_different_number_of_scores_than_criteria_is_refused(self, scores):
         with pytest.raises(ValueError, match=f"{len(scores)} scores for 2 criteria"):
             reward(self.rubric, scores, "points")
+
+    @pytest.mark.parametrize(
+        ("beside", "says"),
+        [
+            ({"uncertain": [True]}, "1 uncertain for 2 scores"),
+            ({"uncertain": [False, True]}, r"scores\[1\] is 1.0 and uncertain\[1\] true"),
+            ({"sample": CriteriaSample((True,), (True,))}, "1 droppable for 2 scores"),
+            ({"sample": CriteriaSample((True, True), (False, True))}, "the sample leaves out criterion 1"),
+            ({"sample": CriteriaSample((False, True), (True, False))}, "the sample leaves out criterion 0"),
+        ],
+    )
+    def test_what_is_said_beside_the_scores_must_agree_with_them(self, beside, says):
+        with pytest.raises(ValueError, match=says):
+            reward(self.rubric, [None, 1], "points", **beside)
 
     def test_unknown_modes_and_policies_are_refused(self):
         with pytest.raises(ValueError, match="mode"):
