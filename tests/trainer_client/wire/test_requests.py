@@ -132,6 +132,8 @@ def limits(**lengths: Any) -> dict[str, Any]:
     ("changes", "field", "says"),
     [
         ({"reward": {"mode": "median"}}, "reward.mode", "Input should be"),
+        ({"reward": {"truncation_factor": 1.1}}, "reward.truncation_factor", "less than or equal to 1"),
+        ({"uncertain_band": [0.8, 0.2]}, "uncertain_band", "write the lower end first"),
         ({"reward": {"gate_fraction": math.nan}}, "reward.gate_fraction", "finite number"),
         ({"reward": {"length_penalty": {"coefficient": -1e-4}}}, "reward.length_penalty.coefficient", "equal to 0"),
         (limits(buffer_tokens=6), "reward.overlong_penalty", "exceeds limit_tokens; use at most limit_tokens"),
