@@ -208,6 +208,8 @@ class TestMisuse:
             reward(self.rubric, [1, 1], "median")
         with pytest.raises(ValueError, match="on_failure"):
             reward(self.rubric, [1, 1], "points", "ignore")
+        with pytest.raises(TypeError, match="no argument 'on_uncertian'; use failures, on_uncertain"):
+            reward(self.rubric, [1, 1], "points", on_uncertian="zero")
 
     @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
     def test_a_format_weight_outside_zero_to_one_is_refused(self, weight):

@@ -247,14 +247,17 @@ def reward_outcome(
             `outcome` it is called `(response)`.
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
             mode that is not linear.
+        TypeError: there is no such fact.
     """
+    if unknown := facts.keys() - ScoreFacts.__annotations__.keys():
+        raise TypeError(f"there is no argument {min(unknown)!r}; use {', '.join(ScoreFacts.__annotations__)}")
     if mode in NEEDS_NO_RUBRIC and len(scores) != 1:
         raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
     terms = [_WHOLE_RESPONSE] if mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
     verdicts = _verdicts_of(terms, read_scores(scores, len(terms)), facts)
     options = RewardOptions.model_construct(
         mode=mode,
-        kinds=facts.get("kinds"),  # type: ignore[arg-type]  # `filter_kinds` refuses others
+        kinds=facts.get("kinds"),  # type: ignore[arg-type]  # `check_rubric` refuses others
         format_weight=facts.get("format_weight", 0.1),
         gate_fraction=facts.get("gate_fraction", 0.5),
     )

@@ -1,7 +1,6 @@
 """The clients' methods for rubrics. Their requests are validated against the wire contract before they are sent."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -145,8 +144,9 @@ class AsyncRubricMethods(AsyncConnection):
             RubricAlias,
             content=validated(AliasMove, {"version": version}),
             headers=condition,
+            expected={"alias": alias, "version": version},
         )
-        return await self.send(replace(request, expected={"name": name, "alias": alias, "version": version}))
+        return await self.send(request)
 
     async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Remove an alias that points to the expected version, and return the remaining ones.
@@ -172,10 +172,18 @@ class AsyncRubricMethods(AsyncConnection):
         return await self.send(_version_request("DELETE", reference, "/retirement"))
 
 
-def _request_of(method: str, name: str, part: str, answer: type[AnswerT], **more: Any) -> PreparedRequest[AnswerT]:
+def _request_of(
+    method: str,
+    name: str,
+    part: str,
+    answer: type[AnswerT],
+    *,
+    expected: Mapping[str, object] | None = None,
+    **more: Any,
+) -> PreparedRequest[AnswerT]:
     """Build a request about a part of a rubric, whose answer names the rubric."""
     path = f"/v1/rubrics/{_checked(name, _NAME)}/{part}"
-    return PreparedRequest(method, path, answer, expected={"name": name}, **more)
+    return PreparedRequest(method, path, answer, expected={"name": name, **(expected or {})}, **more)
 
 
 def _version_request(
