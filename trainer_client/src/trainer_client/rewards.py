@@ -30,6 +30,7 @@ from trainer_client.wire.verdicts import Failure, FailureKind, Verdict
 __all__ = [
     "ResponseFacts",
     "RewardOutcome",
+    "ScoreFacts",
     "Term",
     "UnscoredCriteria",
     "UnsuitableRubric",
