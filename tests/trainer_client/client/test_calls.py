@@ -96,41 +96,39 @@ CONVERSATION_PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": [{"role": "ass
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "items", "options", "sent", "answer"),
+    ("method", "path", "options", "sent", "answer"),
     [
         (
             "rewards",
             "/v1/rewards",
-            {"groups": [GROUP]},
             {"mode": "stepwise", "on_failure": "skip", "format_weight": 0.2},
-            {"reward": {"mode": "stepwise", "format_weight": 0.2}, "on_failure": "skip"},
+            {"groups": [GROUP], "reward": {"mode": "stepwise", "format_weight": 0.2}, "on_failure": "skip"},
             REWARDS,
         ),
         (
             "verdicts",
             "/v1/verdicts",
-            {"groups": [ALONE]},
             {"rationale": True, "protocol": "graded"},
-            {"judging": {"rationale": True, "protocol": "graded"}},
+            {"groups": [ALONE], "judging": {"rationale": True, "protocol": "graded"}},
             VERDICTS,
         ),
         (
             "compare",
             "/v1/comparisons",
-            {"pairs": [CONVERSATION_PAIR]},
             {"question": "Which is right?", "think_tokens": 64},
-            {"question": "Which is right?", "judging": {"think_tokens": 64}},
+            {"pairs": [CONVERSATION_PAIR], "question": "Which is right?", "judging": {"think_tokens": 64}},
             COMPARISONS,
         ),
     ],
 )
-def test_a_request_follows_the_contract(service, connect, method, path, items, options, sent, answer):
+def test_a_request_follows_the_contract(service, connect, method, path, options, sent, answer):
     service.script(ScriptedReply(body=answer))
     client = connect(service.url, "run-3")
-    getattr(client, method)(*items.values(), "math/quadratics@3", deadline_s=5, step=7, **options)
+    items = sent.get("groups") or sent["pairs"]
+    getattr(client, method)(items, "math/quadratics@3", deadline_s=5, step=7, **options)
     [asked] = service.asked
     assert (asked.method, asked.target, asked.headers["Content-Type"]) == ("POST", path, "application/json")
-    assert asked.json == {"run": "run-3", "step": 7, "rubric": "math/quadratics@3", "deadline_s": 5.0} | sent | items
+    assert asked.json == {"run": "run-3", "step": 7, "rubric": "math/quadratics@3", "deadline_s": 5.0} | sent
 
 
 def test_verdicts_and_comparisons_are_typed(service, connect):
