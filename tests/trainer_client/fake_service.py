@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.service.hung_up.set()
                 return
 
-    do_POST = do_PUT = do_DELETE = do_GET
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
 
     def log_message(self, *_: Any) -> None:
         pass
