@@ -99,9 +99,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         return reader.read(step.prompts, step.completions, step.completion_ids, step.columns)
 
     grouped = read_all()
-    prepared = rewards_request(
-        "rewards", None, _groups(grouped), None, "stepwise", {}, on_failure="null", deadline_s=60.0, step=None
-    )
+    prepared = rewards_request("rewards", {"groups": _groups(grouped)}, "stepwise", {})
 
     def call_alone() -> None:
         reward.overlapped_work = None

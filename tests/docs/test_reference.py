@@ -20,11 +20,9 @@ from tests.docs.reference import FOLDER, generate, replace_part
 from tests.docs.reference.errors import problem_classes
 from tests.docs.reference.metrics import metrics
 from trainer_client import errors as client
-from trainer_client.documentation import SITE_URL, error_url, findings_url, setting_url
-from trainer_client.wire.monitors import MonitorName
-from trainer_client.wire.problems import Problem, ProblemType
-from trainer_client.wire.rewards import FAILURE_MEANINGS, FailureKind
-from trainer_client.wire.run_audits import AUDIT_FINDINGS, AuditedCriterion, AuditReading
+from trainer_client.wire.problems import SITE_URL, Problem, ProblemType, error_url, findings_url, setting_url
+from trainer_client.wire.runs import AUDIT_FINDINGS, AuditedCriterion, AuditReading, MonitorName
+from trainer_client.wire.verdicts import FAILURE_MEANINGS, FailureKind
 
 SOURCES = [
     ast.parse(path.read_text(encoding="utf-8"))

@@ -40,9 +40,8 @@ from tests.cases import cases
 from tests.judge_server.support import prepared
 from trainer_client.adapters.areal import without_end
 from trainer_client.final_answer import boxed_answer, extract_final_answer, final_answer_line
-from trainer_client.measures import rouge_l_f1, self_bleu
+from trainer_client.measures import loops, rouge_l_f1, self_bleu
 from trainer_client.steps import has_format, split_paragraphs, split_steps
-from trainer_client.text.loops import loops
 from trainer_client.text.thinking import judged_content, split_reasoning, split_thinking
 from trainer_client.wire import Criterion, Message, Response
 

@@ -38,7 +38,7 @@ MADE_AT_RUN_TIME = {
     "judge_server.verifiers.worker": "patterns of rubrics, which are matched in a worker with a time limit",
     "rubric_store.lint": "made of word lists and an answer; test_lint.py tries texts of growing size",
     "trainer_client.final_answer": "an answer as a whole word: no repetition",
-    "trainer_client.text.loops": "made of single letters; test_growth.py tries texts of growing size",
+    "trainer_client.measures": "made of single letters; test_growth.py tries texts of growing size",
     "trainer_client.final_answer.words": "the tails of answers in every language, which are kept in `_TAILS`",
     "judge_server.api.http.problems": "made of the paths of the API; the path of a request is short",
 }

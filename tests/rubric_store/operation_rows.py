@@ -6,7 +6,7 @@ from typing import Any
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation, Submission
 from trainer_client.wire.operations import Operation
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 60.0

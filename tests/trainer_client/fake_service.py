@@ -180,70 +180,65 @@ class FakeService:
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
+class _Handler(BaseHTTPRequestHandler):
+    service: FakeService
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.service.connections += 1
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        asked = ReceivedRequest(self.command, self.path, self.headers, body)
+        self.service.asked.append(asked)
+        reply = self.service.next_reply()
+        if reply.pieces is not None:
+            self.send_pieces(reply)
+        elif not (reply.hang or reply.drop):
+            content = reply.content(asked)
+            self.begin(reply, {"Content-Length": str(len(content))})
+            self.wfile.write(content)
+        if reply.hang:
+            self.wait_for_the_caller_to_leave()
+        if reply.hang or reply.drop:
+            self.close_connection = True
+
+    def begin(self, reply: ScriptedReply, headers: dict[str, str]) -> None:
+        self.send_response(reply.status)
+        for name, value in (headers | reply.headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send_pieces(self, reply: ScriptedReply) -> None:
+        self.begin(reply, {"Transfer-Encoding": "chunked"})
+        for piece in reply.pieces or ():
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if not (reply.hang or reply.drop):
+            self.wfile.write(b"0\r\n\r\n")
+
+    def wait_for_the_caller_to_leave(self) -> None:
+        while not self.service.stopping.is_set():
+            if select.select([self.connection], [], [], 0.01)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                self.service.hung_up.set()
+                return
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+
 @contextmanager
 def running_service() -> Iterator[FakeService]:
     """Serve on a free loopback port until the block is left."""
     service = FakeService()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def setup(self) -> None:
-            super().setup()
-            service.connections += 1
-
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked = ReceivedRequest(self.command, self.path, self.headers, body)
-            service.asked.append(asked)
-            reply = service.next_reply()
-            if reply.pieces is not None:
-                self.send_pieces(reply)
-            elif not (reply.hang or reply.drop):
-                content = reply.content(asked)
-                self.begin(reply, {"Content-Length": str(len(content))})
-                self.wfile.write(content)
-            if reply.hang:
-                self.wait_for_the_caller_to_leave()
-            if reply.hang or reply.drop:
-                self.close_connection = True
-
-        def begin(self, reply: ScriptedReply, headers: dict[str, str]) -> None:
-            self.send_response(reply.status)
-            for name, value in (headers | reply.headers).items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def send_pieces(self, reply: ScriptedReply) -> None:
-            self.begin(reply, {"Transfer-Encoding": "chunked"})
-            for piece in reply.pieces or ():
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            if not (reply.hang or reply.drop):
-                self.wfile.write(b"0\r\n\r\n")
-
-        def wait_for_the_caller_to_leave(self) -> None:
-            while not service.stopping.is_set():
-                if select.select([self.connection], [], [], 0.01)[0] and not self.connection.recv(1, socket.MSG_PEEK):
-                    service.hung_up.set()
-                    return
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def do_PUT(self) -> None:
-            self.do_GET()
-
-        def do_DELETE(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 64
-
-    server = Server(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"service": service}))
     service.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

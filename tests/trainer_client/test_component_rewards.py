@@ -21,7 +21,7 @@ from trainer_client.rewards import (
     reward_verdicts,
 )
 from trainer_client.wire import CriterionKind, RewardOptions, Verdict
-from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.rewards import RewardRules
 
 LINEAR = sorted(name for name, mode in MODES.items() if not mode.not_linear)
 BY = ("criterion", "kind", "tag")

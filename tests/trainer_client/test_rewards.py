@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer_client.dropout import CriteriaSample
 from trainer_client.rewards import (
     RewardOutcome,
     UnscoredCriteria,
@@ -188,11 +189,27 @@ class TestMisuse:
         with pytest.raises(ValueError, match=f"{len(scores)} scores for 2 criteria"):
             reward(self.rubric, scores, "points")
 
+    @pytest.mark.parametrize(
+        ("beside", "says"),
+        [
+            ({"uncertain": [True]}, "1 uncertain for 2 scores"),
+            ({"uncertain": [False, True]}, r"scores\[1\] is 1.0 and uncertain\[1\] true"),
+            ({"sample": CriteriaSample((True,), (True,))}, "1 droppable for 2 scores"),
+            ({"sample": CriteriaSample((True, True), (False, True))}, "the sample leaves out criterion 1"),
+            ({"sample": CriteriaSample((False, True), (True, False))}, "the sample leaves out criterion 0"),
+        ],
+    )
+    def test_what_is_said_beside_the_scores_must_agree_with_them(self, beside, says):
+        with pytest.raises(ValueError, match=says):
+            reward(self.rubric, [None, 1], "points", **beside)
+
     def test_unknown_modes_and_policies_are_refused(self):
         with pytest.raises(ValueError, match="mode"):
             reward(self.rubric, [1, 1], "median")
         with pytest.raises(ValueError, match="on_failure"):
             reward(self.rubric, [1, 1], "points", "ignore")
+        with pytest.raises(TypeError, match="no argument 'on_uncertian'; use failures, on_uncertain"):
+            reward(self.rubric, [1, 1], "points", on_uncertian="zero")
 
     @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
     def test_a_format_weight_outside_zero_to_one_is_refused(self, weight):
@@ -323,21 +340,6 @@ def test_a_failed_verdict_never_turns_a_rubric_into_a_list_of_mistakes():
     )
 
 
-@pytest.mark.parametrize("mode", ["clipped_points", "absolute_points"])
-def test_they_take_negative_weights_but_not_zero_alone_or_a_rewarded_mistake(mode):
-    check_rubric(rubric(-1, -2), mode)
-    with pytest.raises(UnsuitableRubric, match="other than 0"):
-        check_rubric(rubric(0, 0), mode)
-    with pytest.raises(UnsuitableRubric, match="reward the mistake"):
-        check_rubric([{"kind": "pitfall", "weight": 1}], mode)
-
-
-@pytest.mark.parametrize("mode", ["points", "weighted_mean"])
-def test_other_modes_still_refuse_a_list_of_mistakes(mode):
-    with pytest.raises(UnsuitableRubric):
-        check_rubric(rubric(-1, -2), mode)
-
-
 def test_a_rubric_of_pitfalls_is_valid_and_one_of_negative_points_is_not():
     def content(kind):
         return RubricContent.model_validate({"criteria": [{"id": "a", "kind": kind, "weight": -1, "description": "x"}]})
@@ -347,64 +349,51 @@ def test_a_rubric_of_pitfalls_is_valid_and_one_of_negative_points_is_not():
         content("point")
 
 
-@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "gate"])
-def test_means_refuse_a_negative_weight_and_name_the_criterion(mode):
-    with pytest.raises(UnsuitableRubric, match=r"'c1'.*-2.*points"):
-        check_rubric(criteria(("factual", 1), ("process", -2)), mode)
+MEANS = ["weighted_mean", "factual_override", "partial_credit"]
+POINTS_OF_ANY_SIGN = ["clipped_points", "absolute_points"]
+HUGE = [("point", 1e308), ("point", 1e308)]
+REWARDED_MISTAKE = r"'c1' is a pitfall of weight 2.*reward the mistake.*graded_mean"
 
 
-@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "points"])
-@pytest.mark.parametrize("rubric", [[], criteria(("point", 0), ("point", 0))], ids=["empty", "all zero"])
-def test_a_rubric_without_a_positive_weight_is_refused_by_modes_that_divide_by_it(rubric, mode):
-    with pytest.raises(UnsuitableRubric, match="above 0"):
-        check_rubric(rubric, mode)
+@pytest.mark.parametrize(
+    ("kinds_and_weights", "modes", "says"),
+    [
+        ([("factual", 1), ("process", -2)], [*MEANS, "gate"], r"'c1'.*-2.*points"),
+        ([], [*MEANS, "points"], "above 0"),
+        ([("point", 0), ("point", 0)], [*MEANS, "points"], "above 0"),
+        ([("pitfall", -1), ("pitfall", -2)], ["weighted_mean", "points"], "weight"),
+        ([("point", 0), ("point", 0)], POINTS_OF_ANY_SIGN, "other than 0"),
+        ([("answer", 1), ("pitfall", 2)], [*MEANS, "points", "gate", *POINTS_OF_ANY_SIGN], REWARDED_MISTAKE),
+        ([("point", 1), ("pitfall", 0)], ["gate"], r"'c1' is a pitfall.*reward the mistake"),
+        ([("point", 1), ("pitfall", -2)], ["gate"], r"'c1' is a pitfall.*reward the mistake"),
+        ([("suggest", 1)], ["stepwise"], "'answer'"),
+        ([], ["graded_mean"], "no criteria"),
+        (HUGE, ["points"], "too large"),
+    ],
+)
+def test_a_rubric_that_does_not_suit_a_mode_is_refused_with_the_reason(kinds_and_weights, modes, says):
+    for mode in modes:
+        with pytest.raises(UnsuitableRubric, match=says):
+            check_rubric(criteria(*kinds_and_weights), mode)
 
 
-@pytest.mark.parametrize("kind", ["point", "pitfall"])
-def test_points_accept_negative_weights_beside_a_positive_one(kind):
-    check_rubric(criteria(("point", 1), (kind, -9)), "points")
-
-
-def test_stepwise_needs_an_answer_criterion():
-    with pytest.raises(UnsuitableRubric, match="'answer'"):
-        check_rubric(criteria(("suggest", 1)), "stepwise")
-    check_rubric(criteria(("answer", 1)), "stepwise")
-
-
-@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "partial_credit", "points", "gate"])
-def test_a_pitfall_of_positive_weight_is_refused_because_it_rewards_the_mistake(mode):
-    with pytest.raises(UnsuitableRubric, match=r"'c1' is a pitfall of weight 2.*reward the mistake.*graded_mean"):
-        check_rubric(criteria(("answer", 1), ("pitfall", 2)), mode)
-
-
-@pytest.mark.parametrize("weight", [0, -2])
-def test_a_gate_refuses_any_pitfall_because_it_would_count_in_favour(weight):
-    with pytest.raises(UnsuitableRubric, match=r"'c1' is a pitfall.*reward the mistake"):
-        check_rubric(criteria(("point", 1), ("pitfall", weight)), "gate")
-
-
-@pytest.mark.parametrize("mode", ["stepwise", "graded_mean", "likert", "outcome"])
-def test_modes_without_weighted_sums_accept_a_pitfall_of_positive_weight(mode):
-    check_rubric(criteria(("answer", 1), ("pitfall", 2)), mode)
-
-
-def test_a_graded_mean_needs_a_criterion_but_no_positive_one():
-    with pytest.raises(UnsuitableRubric, match="no criteria"):
-        check_rubric([], "graded_mean")
-    check_rubric(criteria(("point", -1)), "graded_mean")
-
-
-@pytest.mark.parametrize("mode", ["likert", "outcome"])
-def test_modes_of_one_score_accept_any_criteria_or_none(mode):
-    check_rubric([], mode)
-    check_rubric(criteria(("pitfall", 1), ("point", -9), ("point", 1e308), ("point", 1e308)), mode)
+@pytest.mark.parametrize(
+    ("kinds_and_weights", "modes"),
+    [
+        ([("pitfall", -1), ("pitfall", -2)], POINTS_OF_ANY_SIGN),
+        ([("point", 1), ("point", -9)], ["points"]),
+        ([("point", 1), ("pitfall", -9)], ["points"]),
+        ([("answer", 1), ("pitfall", 2)], ["stepwise", "graded_mean", "likert", "outcome"]),
+        ([("point", -1)], ["graded_mean"]),
+        ([], ["likert", "outcome", "gate"]),
+        ([("pitfall", 1), ("point", -9), *HUGE], ["likert", "outcome"]),
+    ],
+)
+def test_any_other_rubric_is_accepted(kinds_and_weights, modes):
+    for mode in modes:
+        check_rubric(criteria(*kinds_and_weights), mode)
 
 
 def test_the_reward_refuses_the_same_rubrics_as_the_check():
     with pytest.raises(UnsuitableRubric):
         reward(criteria(("point", -1)), [1], "points")
-
-
-def test_weights_that_overflow_are_refused():
-    with pytest.raises(UnsuitableRubric, match="too large"):
-        check_rubric(criteria(("point", 1e308), ("point", 1e308)), "points")

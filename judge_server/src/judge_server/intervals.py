@@ -2,7 +2,7 @@
 
 import math
 
-from trainer_client.wire.monitors import Interval
+from trainer_client.wire.runs import Interval
 
 Z = 1.959963984540054
 """The 97.5% quantile of the normal distribution, for intervals of 95%."""

@@ -23,9 +23,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from trainer_client.documentation import setting_url
 from trainer_client.wire.judges import RestingState
-from trainer_client.wire.monitors import MonitorThresholds
+from trainer_client.wire.problems import setting_url
+from trainer_client.wire.runs import MonitorThresholds
 
 if TYPE_CHECKING:
     from judge_server.scheduling.admission import QueueRules

@@ -14,7 +14,7 @@ from rubric_store.formats import FormatError
 from tests.docs.reference.markdown import paragraphs, table
 from trainer_client import errors as client
 from trainer_client.wire.problems import ProblemType
-from trainer_client.wire.rewards import FAILURE_MEANINGS
+from trainer_client.wire.verdicts import FAILURE_MEANINGS
 
 COMMAND_ERRORS = (
     StartError, EngineStartError, EngineUnavailable, ModelError, FormatError, MissingExtraError, QuarantineFull,

@@ -7,7 +7,7 @@ from judge_server.generation.validity import PUBLISHED_WARNINGS
 from judge_server.ledger.monitoring.monitors import MONITORS
 from rubric_store.lint import RULES
 from tests.docs.reference.markdown import paragraphs, sentence
-from trainer_client.wire.run_audits import AUDIT_FINDINGS
+from trainer_client.wire.runs import AUDIT_FINDINGS
 
 
 def lint() -> str:

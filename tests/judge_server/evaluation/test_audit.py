@@ -18,7 +18,7 @@ from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, rows, score
 from tests.judge_server.support import judge
-from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP, RunAudit
+from trainer_client.wire.runs import SELF_INTERNALIZATION_GAP, RunAudit
 
 RUBRIC = {
     "criteria": [

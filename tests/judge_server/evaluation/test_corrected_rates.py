@@ -13,7 +13,7 @@ from judge_server.evaluation.corrected_rates import (
     measure_error,
     read_error,
 )
-from trainer_client.wire.ledger import JudgeError, MeasuredRate
+from trainer_client.wire.runs import JudgeError, MeasuredRate
 
 RATES = st.floats(0, 1)
 SIZES = st.integers(1, 5000)

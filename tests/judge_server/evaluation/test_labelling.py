@@ -25,7 +25,7 @@ from judge_server.intervals import wilson
 from rubric_store.ledger.rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion
-from trainer_client.wire.monitors import MonitorFinding
+from trainer_client.wire.runs import MonitorFinding
 
 PLAIN = {RUBRIC: (Criterion(id="c0", description="Is short."),)}
 SHADOW = {RUBRIC: (Criterion(id="c0", description="Is short.", shadow=True),)}

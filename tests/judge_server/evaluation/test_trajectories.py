@@ -16,8 +16,7 @@ from judge_server.evaluation.measuring.trajectories import (
     satisfied,
     step_groups,
 )
-from trainer_client.measures import faithfulness, pass_at_k
-from trainer_client.text.loops import loops
+from trainer_client.measures import faithfulness, loops, pass_at_k
 
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 

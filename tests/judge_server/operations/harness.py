@@ -19,7 +19,7 @@ from judge_server.ports import ChunkQueue
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, ScoreOperation
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 PROJECT = "p"
 LEASE_S = 3.0

@@ -11,8 +11,7 @@ from judge_server.scoring.explanation import RecordedReward, explain
 from judge_server.scoring.rewards import reward_of
 from trainer_client.rewards import ResponseFacts, UnsuitableRubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, RewardRules
 
 QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 KINDS = st.sampled_from(["point", "factual", "process", "answer", "bonus", "suggest", "pitfall"])

@@ -22,7 +22,8 @@ from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.rewards import ResponseFacts, reward
 from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardAnswer, RewardRequest, RubricDropout
-from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest, RewardRules
+from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
+from trainer_client.wire.rewards import RewardRules
 
 LINEAR = [mode for mode in PROTOCOLS_FOR if mode not in NOT_LINEAR and mode != "stepwise"]
 SCORES = st.one_of(st.just(1.0), st.floats(0, 1))

@@ -10,8 +10,7 @@ from tests.trainer_client.judged_criteria import criterion, verdict
 from trainer_client.modes import MODES
 from trainer_client.rewards import ResponseFacts, read_criteria, reward_verdicts
 from trainer_client.wire import RewardOptions, RewardRequest, Verdict
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import WEIGHED, needs_whole_groups
+from trainer_client.wire.rewards import WEIGHED, RewardRules, needs_whole_groups
 
 CONTRAST = RewardOptions(mode="absolute_points", weighting="contrast")
 SHARE = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.001, 1))

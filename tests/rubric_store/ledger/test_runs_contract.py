@@ -16,7 +16,7 @@ from tests.rubric_store.examples import rubric
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, rewarded, verdict
 from tests.rubric_store.schema_dump import sync_url
 from trainer_client.wire import PinnedRubric
-from trainer_client.wire.ledger import CriterionFigures, RunReport
+from trainer_client.wire.runs import CriterionFigures, RunReport
 
 RUN = RunReportQuery(PROJECT, "run")
 FIGURES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")

@@ -20,7 +20,7 @@ from tests.rubric_store.operation_rows import (
     outcome,
     state_of,
 )
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 
 async def test_an_operation_is_stored_with_its_chunks_and_found_only_in_its_project(kept: FixedClockOperations) -> None:

@@ -15,9 +15,9 @@ from adjudge_services.settings import misspelt_variables
 from tests.fixtures.ports import unused_port
 from tests.services.command import adjudge, failure_of
 from tests.services.command_tree import commands, parameters
-from trainer_client.documentation import setting_url
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
+from trainer_client.wire.problems import setting_url
 
 pytestmark = pytest.mark.usefixtures("migrated")
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import Score, read_scores
-from trainer_client.advantages import Array, read_finite, read_finite_or_none
+from trainer_client.advantages import Array
 from trainer_client.measures import rouge_l_f1
+from trainer_client.rewards import Score, read_finite, read_finite_or_none, read_scores
 
 __all__ = [
     "Gates",

@@ -6,8 +6,7 @@ help) and the `problem` document, if there was one.
 
 from typing import ClassVar
 
-from trainer_client.documentation import error_url
-from trainer_client.wire.problems import FieldError, Problem
+from trainer_client.wire.problems import FieldError, Problem, error_url
 
 
 class AdjudgeError(Exception):

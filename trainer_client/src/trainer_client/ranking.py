@@ -29,8 +29,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainer_client.rewards import RewardOutcome, UnscoredCriteria
-from trainer_client.wire.judging import RankingReport, RankingSchedule
-from trainer_client.wire.rewards import FailureKind, FailurePolicy
+from trainer_client.wire.rewards import FailurePolicy, RankingReport, RankingSchedule
+from trainer_client.wire.verdicts import FailureKind
 
 if TYPE_CHECKING:  # NumPy takes long to import, and few services rank
     import numpy as np

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from trainer_client._inputs import parse_rubric
 from trainer_client.client.sync import Client
 from trainer_client.errors import InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric
-from trainer_client.rows.tables import result_fields, row_fields
+from trainer_client.rows.tables import parse_rubric, result_fields, row_fields
 from trainer_client.wire import Group, GroupRewards, RewardMode
 from trainer_client.wire.problems import field_errors
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex
 
-from trainer_client._inputs import CriterionLike, Score, read_criteria, read_scores
 from trainer_client.final_answer import boxed_answer, extract_final_answer
 from trainer_client.modes import Term
+from trainer_client.rewards import CriterionLike, Score, read_criteria, read_scores
 
 __all__ = [
     "NO_STEP",

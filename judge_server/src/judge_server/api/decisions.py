@@ -27,9 +27,8 @@ from trainer_client.wire.base import STORABLE, STRICT_NUMBER, AnswerModel, Bound
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.groups import Group, RunName
 from trainer_client.wire.judging import JudgingOptions, Priority
-from trainer_client.wire.rewards import Failure
 from trainer_client.wire.rubrics import RubricContent
-from trainer_client.wire.verdicts import VerdictRequest
+from trainer_client.wire.verdicts import Failure, VerdictRequest
 
 MAX_QUESTIONS = 400
 MAX_CHOICES = 255

@@ -28,7 +28,6 @@ from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import VerdictStatus
 from trainer_client.wire.ledger import (
-    CorrectedRates,
     ExportEvent,
     ExportKind,
     ExportSummary,
@@ -36,12 +35,9 @@ from trainer_client.wire.ledger import (
     LabelRequest,
     PairsBy,
     RecordedPage,
-    RunPage,
-    RunReport,
     StepMeasures,
 )
-from trainer_client.wire.monitors import MonitorReport
-from trainer_client.wire.run_audits import MAX_AGAINST, RunAudit
+from trainer_client.wire.runs import MAX_AGAINST, CorrectedRates, MonitorReport, RunAudit, RunPage, RunReport
 
 ledger_router = api_router("ledger", "read")
 

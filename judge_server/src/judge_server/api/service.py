@@ -33,7 +33,7 @@ from judge_server.scoring.drift import DriftLog
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client.wire import DEFAULT_JUDGE, RewardRequest
-from trainer_client.wire.monitors import MonitorThresholds
+from trainer_client.wire.runs import MonitorThresholds
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.corrected_rates import ErrorSource

@@ -33,7 +33,7 @@ from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
-from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.rewards import RewardRules
 
 _PAGE = 1000
 

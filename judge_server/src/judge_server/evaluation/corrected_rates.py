@@ -25,8 +25,7 @@ from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.recompute import recorded_score
 from rubric_store.ledger.rows import JudgedResponse, RunRange
-from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, JudgeError, MeasuredJudge, MeasuredRate
-from trainer_client.wire.monitors import Interval
+from trainer_client.wire.runs import CorrectedRate, CorrectedRates, Interval, JudgeError, MeasuredJudge, MeasuredRate
 
 BY_JUDGE = frozenset({"judge", "no_content"})
 """The methods of a criterion that the judge decides; a response that says nothing needs no call."""

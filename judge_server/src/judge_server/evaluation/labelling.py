@@ -17,7 +17,7 @@ from judge_server.judging.calibration import Calibration, criterion_key
 from judge_server.ports import LabelStore, LedgerReader
 from rubric_store.ledger.rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, ResponseRow, UseRecord, VerdictRow
 from trainer_client.wire import Criterion
-from trainer_client.wire.monitors import MonitorFinding, Severity
+from trainer_client.wire.runs import MonitorFinding, Severity
 
 if TYPE_CHECKING:
     from judge_server.evaluation.metrics import Estimate

@@ -32,7 +32,7 @@ from judge_server.evaluation.metrics import (
     roc,
     weighted_spearman,
 )
-from trainer_client.wire.ledger import JudgeError
+from trainer_client.wire.runs import JudgeError
 
 SliceKind: TypeAlias = Literal["all", "task", "kind", "criterion"]
 

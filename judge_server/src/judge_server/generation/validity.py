@@ -12,8 +12,8 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJso
 
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import RubricDiscarded, Writer
-from trainer_client.documentation import Meaning
 from trainer_client.wire import Criterion, RubricVersion
+from trainer_client.wire.problems import Meaning
 
 VALIDITY_PROMPTS = GeneratorTemplates("checker.system", "validity")
 MAX_VERDICT_TOKENS = 120

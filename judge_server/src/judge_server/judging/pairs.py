@@ -26,7 +26,8 @@ from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion
-from trainer_client.wire.judging import Defence, RankingSchedule
+from trainer_client.wire.judging import Defence
+from trainer_client.wire.rewards import RankingSchedule
 
 DEFAULT_QUESTION = "Which response is better?"
 A_OR_B = TokenChoice((option("A"), option("B")))

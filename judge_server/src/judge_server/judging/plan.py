@@ -31,7 +31,7 @@ from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, JudgingOptions
-from trainer_client.wire.rewards import Passage, VerdictMethod
+from trainer_client.wire.verdicts import Passage, VerdictMethod
 
 OUTCOME = "outcome"
 """The criterion id of the verdict that compares the final answer with the ground truth."""

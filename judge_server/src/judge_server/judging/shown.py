@@ -22,7 +22,7 @@ from trainer_client.steps import Step
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, JudgingOptions, Prompt
 from trainer_client.wire.judging import StepRule
-from trainer_client.wire.rewards import Passage
+from trainer_client.wire.verdicts import Passage
 
 FINAL_ANSWER_CHARACTERS = 400
 """How many characters of an extracted final answer are shown again next to the correct one."""

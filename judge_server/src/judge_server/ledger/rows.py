@@ -41,7 +41,8 @@ from rubric_store.ledger.rows import (
 )
 from trainer_client.wire import Criterion, Message, Passage, Prompt, Verdict
 from trainer_client.wire.groups import IMAGE
-from trainer_client.wire.ledger import JudgingRules, RecordedPage, RecordedVerdict
+from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
+from trainer_client.wire.rewards import JudgingRules
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)

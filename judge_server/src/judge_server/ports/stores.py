@@ -42,7 +42,7 @@ from trainer_client.wire import (
     RubricVersion,
 )
 from trainer_client.wire.base import AnswerModel
-from trainer_client.wire.ledger import RunPage, RunReport
+from trainer_client.wire.runs import RunPage, RunReport
 from trainer_client.wire.tenants import ApiKey, ApiKeyList, AuditTail, Limits, Project, ProjectList
 
 

@@ -11,8 +11,7 @@ from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
 from trainer_client.rewards import ResponseFacts, explain_reward
 from trainer_client.wire import Criterion, Verdict
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, RewardRules
 
 
 class Explanation(NamedTuple):

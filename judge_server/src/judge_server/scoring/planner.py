@@ -53,8 +53,7 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.base import construct
 from trainer_client.wire.groups import ResponseLike
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import GOLD_SUFFIX
+from trainer_client.wire.rewards import GOLD_SUFFIX, RewardRules
 
 log = logging.getLogger("adjudge")
 

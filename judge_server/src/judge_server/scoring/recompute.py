@@ -57,9 +57,9 @@ from trainer_client.wire.ledger import (
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
-    RewardRules,
     StepBudgets,
 )
+from trainer_client.wire.rewards import RewardRules
 
 _T = TypeVar("_T")
 

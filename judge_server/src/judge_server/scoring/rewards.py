@@ -35,7 +35,8 @@ from trainer_client.penalties import penalise
 from trainer_client.ranking import PairVerdict, rank
 from trainer_client.rewards import ResponseFacts, RewardOutcome, read_criteria, reward_verdicts
 from trainer_client.steps import NO_STEP, step_deltas
-from trainer_client.wire.ledger import RewardRules, StepBudgets
+from trainer_client.wire.ledger import StepBudgets
+from trainer_client.wire.rewards import RewardRules
 
 DEFAULT_BUDGETS = StepBudgets()
 

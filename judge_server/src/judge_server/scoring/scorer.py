@@ -68,7 +68,7 @@ from trainer_client.rewards import (
     read_criteria,
 )
 from trainer_client.wire.judging import DecoyPolicy
-from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.rewards import RewardRules
 
 log = logging.getLogger("adjudge")
 

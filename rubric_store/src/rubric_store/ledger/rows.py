@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from trainer_client.wire.rewards import FailureKind, VerdictStatus
+from trainer_client.wire.verdicts import FailureKind, VerdictStatus
 
 
 class RequestRow(NamedTuple):

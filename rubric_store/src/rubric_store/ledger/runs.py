@@ -42,7 +42,7 @@ from rubric_store.repository import (
 from rubric_store.rubrics.tables import rubric_versions
 from rubric_store.schema import UTCDateTime
 from trainer_client.wire import PinnedRubric
-from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
+from trainer_client.wire.runs import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
 
 PASS_THRESHOLD = 0.5
 """The score from which a criterion counts as passed."""

@@ -38,7 +38,7 @@ from rubric_store.operations.rows import ChunkOutcome
 from rubric_store.repository import BaseRepository
 from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 operations = declare(
     "operations",

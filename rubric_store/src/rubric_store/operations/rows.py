@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import JsonValue
 
 from trainer_client.wire.operations import OperationKind, OperationState
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
 """`waiting` is the state of the final chunk until all others have ended."""

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from trainer_client.documentation import error_url
+from trainer_client.wire.problems import error_url
 
 _PIPED_WIDTH = 180
 """Columns of a table if the output is not a terminal; wide enough not to break names."""

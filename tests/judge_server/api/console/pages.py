@@ -9,7 +9,7 @@ import httpx2
 
 from tests.judge_server.api.recording import post
 from tests.judge_server.support import request
-from trainer_client.documentation import SITE_URL
+from trainer_client.wire.problems import SITE_URL
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)></pre>\u202egnorw\u202c مرحبا " + "W" * 2000
 

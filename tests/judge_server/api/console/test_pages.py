@@ -17,7 +17,7 @@ from tests.judge_server.api.console.pages import HOSTILE, checked, judged, links
 from tests.judge_server.api.recording import post
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, request
-from trainer_client.documentation import error_url
+from trainer_client.wire.problems import error_url
 
 
 @pytest.mark.parametrize(

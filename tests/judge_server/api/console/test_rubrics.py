@@ -20,8 +20,8 @@ from tests.judge_server.api.console.pages import HOSTILE, checked, links, page, 
 from tests.judge_server.api.recording import post
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
-from trainer_client.documentation import findings_url
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
+from trainer_client.wire.problems import findings_url
 
 TEXT = "criteria:\n  - id: fact\n    weight: 3\n    description: States that 7 is a prime number.\n"
 

@@ -16,7 +16,7 @@ from judge_server.ledger.monitoring.monitors import (
 )
 from rubric_store.ledger.rows import MonitoredRun
 from tests.judge_server.ledger.monitoring.histories import control_round, history, level, ramp
-from trainer_client.wire.monitors import Interval, MonitorFinding, MonitorThresholds
+from trainer_client.wire.runs import Interval, MonitorFinding, MonitorThresholds
 
 LIMITS = MonitorThresholds()
 

@@ -14,7 +14,7 @@ from adjudge_services.cli.measuring.runs import criteria_table, heading, runs_ta
 from tests.fixtures.waiting import wait_until
 from tests.services.command import outcome
 from tests.services.processes import get, scoring
-from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep, RunSummary
+from trainer_client.wire.runs import CriterionFigures, RunReport, RunStep, RunSummary
 
 pytestmark = pytest.mark.usefixtures("migrated")
 

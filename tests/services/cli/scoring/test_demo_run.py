@@ -10,7 +10,7 @@ from judge_server.ledger.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery
 from tests.services.command import adjudge
-from trainer_client.wire.monitors import MonitorThresholds
+from trainer_client.wire.runs import MonitorThresholds
 
 SAME_EVERYWHERE = (22, 0.696)
 """The failed verdicts and the mean reward of the gamed run."""

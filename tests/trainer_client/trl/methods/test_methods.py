@@ -22,7 +22,7 @@ from trainer_client.trl.methods import (
     options_of,
 )
 from trainer_client.wire import Criterion, ResponseReward, StepReward, Verdict
-from trainer_client.wire.rewards import Failure
+from trainer_client.wire.verdicts import Failure
 
 REWARDS = st.lists(st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=8)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from datasets import Dataset
 
-from tests.trainer_client.test_turns import tokenizer
+from tests.trainer_client.text.test_turns import tokenizer
 from tests.trainer_client.trl.training import policy, settings
 from trainer_client.trl import RubricGRPOTrainer, RubricReward
 

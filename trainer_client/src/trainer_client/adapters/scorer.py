@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, Unpack
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.rows.judging import RubricPins, ScoringConfig, judge, own_client
 from trainer_client.rows.reading import JudgedColumns, RowReader
-from trainer_client.rows.tables import failure_kinds
+from trainer_client.rows.tables import failure_kinds, parse_rubric
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
 
 ResultT = TypeVar("ResultT")

@@ -3,6 +3,7 @@
 This module does no I/O; `trainer_client.client.connection` sends the requests and reads the bytes.
 """
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from typing import Generic, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
-from trainer_client.client.matching import ExpectedGroups, summary_problem
+from trainer_client.client.matching import ExpectedGroups, as_sent, summary_problem, unequal
 from trainer_client.errors import (
     ERROR_CLASSES,
     AdjudgeError,
@@ -38,24 +40,62 @@ _RETRYABLE_STATUSES = frozenset({429, 502, 503})
 class PreparedRequest(Generic[AnswerT]):
     """A request ready to be sent, and the model of its answer.
 
-    `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
-    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys. A request that is not
-    `repeatable` is sent once: its first attempt may have succeeded though no answer came. `mismatch` says how an answer
-    differs from what was asked for, None if it does not (`trainer_client.client.matching`). `rewards` is the request
+    `content` is its message, or the bytes of one. `min_timeout_s` is the read timeout if that is longer than the
+    client's own. `accept` is the requested media type if it is not JSON. `headers` are additional headers, such as
+    conditions and idempotency keys. A request that is not `repeatable` is sent once: its first attempt may have
+    succeeded though no answer came. `expected` are fields that the answer repeats, and `mismatch` says how it differs
+    otherwise from what was asked for, None if it does not (`trainer_client.client.matching`). `rewards` is the request
     for rewards, whose answer may be read group by group.
     """
 
     method: str
     path: str
     answer: type[AnswerT]
-    body: bytes | None = None
+    content: BaseModel | bytes | None = None
     params: Mapping[str, str | list[str]] = field(default_factory=dict)
     min_timeout_s: float = 0.0
     accept: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    expected: Mapping[str, object] = field(default_factory=dict)
     mismatch: Callable[[AnswerT], str | None] = field(default=lambda _: None)
     rewards: RewardRequest | None = None
+
+    @property
+    def body(self) -> bytes | None:
+        """The bytes of the message."""
+        return to_json_bytes(self.content) if isinstance(self.content, BaseModel) else self.content
+
+    def check(self, answer: AnswerT, request_id: str | None) -> None:
+        """Refuse an answer that does not belong to this request.
+
+        Raises:
+            MismatchedAnswer: it differs from what was asked for.
+        """
+        self.refuse(unequal(self.expected, answer) or self.mismatch(answer), request_id)
+
+    def refuse(self, problem: str | None, request_id: str | None) -> None:
+        """Raise `MismatchedAnswer` if there is a problem; `request_id` is the service's id of the answer."""
+        if problem is not None:
+            raise MismatchedAnswer(
+                f"the answer to {self.method} {self.path} is not that of this request: {problem} (request "
+                f"{request_id}). Nothing of it is used. Check what stands between client and service: a proxy, a "
+                "cache, or a connection that two processes share",
+                status=200,
+                request_id=request_id,
+            )
+
+
+def to_json_bytes(message: BaseModel) -> bytes:
+    """Encode only the fields that were set, so that an older service gets no field that it does not know.
+
+    Half a surrogate pair, which JSON cannot carry, becomes U+FFFD. Both are one code point, so spans stay right.
+    """
+    try:
+        return message.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+    except PydanticSerializationError:
+        given = message.model_dump(exclude_unset=True, exclude_none=True)
+        return as_sent(json.dumps(given, ensure_ascii=False)).encode()
 
 
 def read_answer(response: httpx2.Response, request: PreparedRequest[AnswerT]) -> AnswerT:
@@ -77,29 +117,8 @@ def read_answer(response: httpx2.Response, request: PreparedRequest[AnswerT]) ->
             status=response.status_code,
             request_id=request_id,
         ) from error
-    require_match(request.mismatch(answer), f"{request.method} {request.path}", request_id)
+    request.check(answer, request_id)
     return answer
-
-
-def require_match(problem: str | None, asked: str, request_id: str | None) -> None:
-    """Refuse an answer that does not belong to its request.
-
-    Args:
-        problem: how it differs from what was asked for; None if it belongs to the request.
-        asked: the request, for the message.
-        request_id: the service's id of the answer.
-
-    Raises:
-        MismatchedAnswer: there is a problem.
-    """
-    if problem is not None:
-        raise MismatchedAnswer(
-            f"the answer to {asked} is not that of this request: {problem} (request {request_id}). Nothing of it is "
-            "used. Check what stands between client and service: a proxy, a cache, or a connection that two processes "
-            "share",
-            status=200,
-            request_id=request_id,
-        )
 
 
 def readiness_error(response: httpx2.Response) -> AdjudgeError | None:
@@ -290,13 +309,12 @@ class RewardStreamParser:
         if self.summary is not None or not line.strip():
             return None
         event = read_event(line, RewardEvent, self._base_url, self._request_id)
-        asked = f"{self._request.method} {self._request.path}"
         if event.summary is not None:
             problem = self._expected.missing() or summary_problem(self._asked, event.summary)
-            require_match(problem, asked, self._request_id)
+            self._request.refuse(problem, self._request_id)
             self.summary = event.summary
         if event.group is not None:
-            require_match(self._expected.take(event.group), asked, self._request_id)
+            self._request.refuse(self._expected.take(event.group), self._request_id)
             self.started = True
         return event.group
 
@@ -324,10 +342,8 @@ class RewardStreamParser:
 class AsyncRewardStream(AsyncIterator[GroupRewards]):
     """The groups of one request, in the order in which they finish.
 
-    The request is sent when you request the first group. `aclose`, or leaving an `async with` block, closes the
-    connection, and the service then cancels the groups that are not done.
-
-    Cancelling the task that waits for a group closes it too.
+    The request is sent when you request the first group. `aclose`, leaving an `async with` block, or cancelling the
+    task that waits for a group closes the connection, and the service then cancels the groups that are not done.
     """
 
     def __init__(self, groups: AsyncGenerator[GroupRewards, None], parser: RewardStreamParser) -> None:

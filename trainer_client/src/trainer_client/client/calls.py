@@ -4,7 +4,6 @@
 contract validates the values.
 """
 
-import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +16,13 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
 
-from trainer_client.client.answers import AnswerT, PreparedRequest
+from trainer_client.client.answers import AnswerT, PreparedRequest, to_json_bytes
 from trainer_client.client.keywords import RewardKeywords, VerdictKeywords
-from trainer_client.client.matching import as_sent, groups_problem
+from trainer_client.client.matching import groups_problem
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     Criterion,
-    FailurePolicy,
     Group,
     Pair,
     RewardAnswer,
@@ -139,13 +136,13 @@ def _query_value(value: object) -> str | list[str]:
 
 def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[str, Any]:
     """Return the keyword arguments to send a request with, for a client with this timeout."""
-    read_timeout_s = max(timeout_s, request.min_timeout_s)
-    headers = {"Content-Type": None if request.body is None else "application/json", "Accept": request.accept}
+    read_timeout_s, body = max(timeout_s, request.min_timeout_s), request.body
+    headers = {"Content-Type": None if body is None else "application/json", "Accept": request.accept}
     return {
         "method": request.method,
         "url": request.path,
         "params": request.params,
-        "content": request.body,
+        "content": body,
         "headers": {name: value for name, value in headers.items() if value} | dict(request.headers),
         "timeout": httpx2.Timeout(read_timeout_s, connect=min(read_timeout_s, _CONNECT_TIMEOUT_S)),
     }
@@ -157,7 +154,7 @@ def split_options(
     """Assign options to the parts of a request whose models have these fields, or to the request itself.
 
     Options that are None and parts without options are left out, since an older service may not know them.
-    `parameters` are the other parameters of `method`, used to suggest a name.
+    `parameters` are the other parameters of `method`, and perhaps `run`, used to suggest a name.
 
     Raises:
         TypeError: there is no such option.
@@ -166,7 +163,7 @@ def split_options(
     chosen: dict[str, Any] = {}
     for name, value in options.items():
         if name not in part_of:
-            [closest] = get_close_matches(name, [*part_of, *parameters], n=1, cutoff=0.0)
+            [closest] = get_close_matches(name, [*part_of, *set(parameters) - {"run"}], n=1, cutoff=0.0)
             raise TypeError(f"{method}() has no option {name!r}; did you mean {closest!r}?")
         if value is None:
             continue
@@ -179,52 +176,30 @@ def split_options(
 
 def rewards_request(
     method: str,
-    run: str | None,
-    groups: Sequence[GroupLike],
-    rubric: RubricLike | None,
+    given: Mapping[str, Any],
     mode: RewardMode,
     options: RewardKeywords,
-    *,
-    on_failure: FailurePolicy,
-    deadline_s: float,
-    step: int | None,
     idempotency_key: str | None = None,
 ) -> PreparedRequest[RewardAnswer]:
-    """Build `POST /v1/rewards`; errors name `method`, the client's method.
+    """Build `POST /v1/rewards`; errors name `method`, the client's method. `given` are fields of the request itself.
 
     Raises:
         InvalidRequest: the request breaks the wire contract.
         TypeError: there is no such option.
     """
-    given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
     chosen = split_options(method, options, RewardRequest, given)
     reward = {"mode": mode, **chosen.pop("reward", {})}
-    fields = {"run": run, "reward": reward, **chosen, **given}
-    return judging_request("/v1/rewards", validated(RewardRequest, fields), RewardAnswer, _key_header(idempotency_key))
+    request = validated(RewardRequest, {"reward": reward, **chosen, **given})
+    return judging_request("/v1/rewards", request, RewardAnswer, _key_header(idempotency_key))
 
 
 def verdicts_request(
-    run: str | None,
-    groups: Sequence[GroupLike],
-    rubric: RubricLike | None,
-    options: VerdictKeywords,
-    *,
-    deadline_s: float,
-    step: int | None,
-    idempotency_key: str | None = None,
+    given: Mapping[str, Any], options: VerdictKeywords, idempotency_key: str | None = None
 ) -> PreparedRequest[VerdictAnswer]:
-    """Build `POST /v1/verdicts`.
-
-    Raises:
-        InvalidRequest: the request breaks the wire contract.
-        TypeError: there is no such option.
-    """
-    given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
+    """Build `POST /v1/verdicts`; arguments and errors are the same as for `rewards_request`."""
     chosen = split_options("verdicts", options, VerdictRequest, given)
-    fields = {"run": run, **chosen, **given}
-    return judging_request(
-        "/v1/verdicts", validated(VerdictRequest, fields), VerdictAnswer, _key_header(idempotency_key)
-    )
+    request = validated(VerdictRequest, {**chosen, **given})
+    return judging_request("/v1/verdicts", request, VerdictAnswer, _key_header(idempotency_key))
 
 
 GroupsAnswerT = TypeVar("GroupsAnswerT", RewardAnswer, VerdictAnswer)
@@ -257,18 +232,6 @@ def validated(message: type[MessageT], fields: BaseModel | Mapping[str, Any]) ->
 
 def _key_header(idempotency_key: str | None) -> dict[str, str]:
     return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-
-
-def to_json_bytes(request: BaseModel) -> bytes:
-    """Encode only the fields that were set, so that an older service gets no field that it does not know.
-
-    Half a surrogate pair, which JSON cannot carry, becomes U+FFFD. Both are one code point, so spans stay right.
-    """
-    try:
-        return request.model_dump_json(exclude_unset=True, exclude_none=True).encode()
-    except PydanticSerializationError:
-        given = request.model_dump(exclude_unset=True, exclude_none=True)
-        return as_sent(json.dumps(given, ensure_ascii=False)).encode()
 
 
 def invalid_request_error(error: ValidationError) -> InvalidRequest:

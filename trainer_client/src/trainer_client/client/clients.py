@@ -16,7 +16,6 @@ from trainer_client.client.calls import (
     RubricLike,
     rewards_request,
     split_options,
-    to_json_bytes,
     validated,
     verdicts_request,
 )
@@ -171,20 +170,15 @@ class AsyncClient(
             AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
-        return await self.send(
-            rewards_request(
-                "rewards",
-                self.run,
-                groups,
-                rubric,
-                mode,
-                options,
-                on_failure=on_failure,
-                deadline_s=deadline_s,
-                step=step,
-                idempotency_key=idempotency_key,
-            )
-        )
+        given = {
+            "run": self.run,
+            "groups": groups,
+            "rubric": rubric,
+            "on_failure": on_failure,
+            "deadline_s": deadline_s,
+            "step": step,
+        }
+        return await self.send(rewards_request("rewards", given, mode, options, idempotency_key))
 
     def stream_rewards(
         self,
@@ -201,8 +195,7 @@ class AsyncClient(
         """Reward groups like `rewards`, and yield each group as soon as it is done.
 
         The request is validated at once, and sent when you request the first group. It is retried only until that group
-        has arrived. Closing the stream, by `aclose` or by leaving an `async with` block, cancels the groups that are
-        not done.
+        has arrived. Closing the stream, also by leaving its `with` block, cancels the groups that are not done.
 
         Returns:
             The groups in the order in which they finish. After the last group, `summary` holds the rest of the answer.
@@ -214,18 +207,15 @@ class AsyncClient(
                 Do not use the groups that came before.
             AdjudgeError: during iteration, as for `rewards`.
         """
-        request = rewards_request(
-            "stream_rewards",
-            self.run,
-            groups,
-            rubric,
-            mode,
-            options,
-            on_failure=on_failure,
-            deadline_s=deadline_s,
-            step=step,
-            idempotency_key=idempotency_key,
-        )
+        given = {
+            "run": self.run,
+            "groups": groups,
+            "rubric": rubric,
+            "on_failure": on_failure,
+            "deadline_s": deadline_s,
+            "step": step,
+        }
+        request = rewards_request("stream_rewards", given, mode, options, idempotency_key)
         parser = RewardStreamParser(self.base_url, request)
         return AsyncRewardStream(self._stream_groups(replace(request, accept=NDJSON), parser), parser)
 
@@ -247,16 +237,8 @@ class AsyncClient(
         Returns:
             Verdicts, with groups and responses in the order given. A score is None if judging failed.
         """
-        request = verdicts_request(
-            self.run,
-            groups,
-            rubric,
-            options,
-            deadline_s=deadline_s,
-            step=step,
-            idempotency_key=idempotency_key,
-        )
-        return await self.send(request)
+        given = {"run": self.run, "groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
+        return await self.send(verdicts_request(given, options, idempotency_key))
 
     async def compare(
         self,
@@ -283,14 +265,20 @@ class AsyncClient(
         Returns:
             Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
         """
-        given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
-        chosen = split_options("compare", options, ComparisonRequest, given)
-        asked = validated(ComparisonRequest, {"run": self.run, **chosen, **given})
+        given = {
+            "run": self.run,
+            "pairs": pairs,
+            "rubric": rubric,
+            "question": question,
+            "deadline_s": deadline_s,
+            "step": step,
+        }
+        asked = validated(ComparisonRequest, {**split_options("compare", options, ComparisonRequest, given), **given})
         request = PreparedRequest(
             "POST",
             "/v1/comparisons",
             ComparisonAnswer,
-            to_json_bytes(asked),
+            asked,
             min_timeout_s=asked.deadline_s + ANSWER_MARGIN_S,
             mismatch=partial(comparisons_problem, asked),
         )

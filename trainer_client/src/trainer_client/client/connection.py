@@ -19,7 +19,7 @@ import random as _random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -140,6 +140,7 @@ def transport_options(url: httpx2.URL) -> dict[str, Any]:
 
 
 HttpT = TypeVar("HttpT")
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -384,6 +385,14 @@ class AsyncConnection:
             if (cursor := vars(page)["next_cursor"]) is None:
                 return
             request = replace(request, params={**request.params, "after": cursor})
+
+    async def _items(
+        self, request: PreparedRequest[AnswerT], items: Callable[[AnswerT], Sequence[ItemT]]
+    ) -> AsyncGenerator[ItemT, None]:
+        """Yield the items of a list, fetching a page at a time; `items` returns those of a page."""
+        async for page in self._pages(request):
+            for item in items(page):
+                yield item
 
     @asynccontextmanager
     async def _streamed(self, request: PreparedRequest[AnswerT]) -> AsyncIterator[httpx2.Response]:

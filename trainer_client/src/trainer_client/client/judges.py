@@ -1,13 +1,11 @@
 """The clients' methods that change judges: put them to sleep, wake them, and load other weights."""
 
 import re
-from functools import partial
 from typing import Literal
 
 from trainer_client.client.answers import PreparedRequest
-from trainer_client.client.calls import ANSWER_MARGIN_S, to_json_bytes, validated
+from trainer_client.client.calls import ANSWER_MARGIN_S, validated
 from trainer_client.client.connection import AsyncConnection
-from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import DEFAULT_JUDGE, VerdictRequest
 from trainer_client.wire.judges import LEASE_S, WEIGHTS_WAIT_S, JudgeLease, JudgeSleep, JudgeWeights, WeightsChange
@@ -52,9 +50,7 @@ class AsyncJudgeMethods(AsyncConnection):
 
     async def judge_weights(self, judge: str = DEFAULT_JUDGE) -> JudgeWeights:
         """Fetch which weights a judge has, and how far its verdicts on your control set have drifted."""
-        return await self.send(
-            PreparedRequest("GET", _path(judge, "weights"), JudgeWeights, mismatch=partial(unequal, {"judge": judge}))
-        )
+        return await self.send(PreparedRequest("GET", _path(judge, "weights"), JudgeWeights, expected={"judge": judge}))
 
     async def load_judge_weights(
         self,
@@ -88,28 +84,25 @@ class AsyncJudgeMethods(AsyncConnection):
             NotReady: requests under way have not ended, or it is unknown which weights the judge has.
         """
         given = {"version": version, "adapter": adapter, "step": step, "wait_s": wait_s, "control": control}
-        body = to_json_bytes(validated(WeightsChange, given))
         judged_s = 0.0 if control is None else 2 * control.deadline_s
         return await self.send(
             PreparedRequest(
                 "PUT",
                 _path(judge, "weights"),
                 JudgeWeights,
-                body,
+                validated(WeightsChange, given),
                 min_timeout_s=wait_s + judged_s + ANSWER_MARGIN_S,
                 headers={} if expected is None else {"If-Match": f'"{expected}"'},
-                mismatch=partial(unequal, {"judge": judge, "version": version, "adapter": adapter}),
+                expected={"judge": judge, "version": version, "adapter": adapter},
             )
         )
 
     async def _hold(self, verb: Literal["sleep", "wake"], owner: str, judge: str, lease_s: float) -> JudgeSleep:
-        path = _path(judge, verb)
-        body = to_json_bytes(validated(JudgeLease, {"owner": owner, "lease_s": lease_s}))
-        mismatch = partial(unequal, {"judge": judge})
+        path, lease = _path(judge, verb), validated(JudgeLease, {"owner": owner, "lease_s": lease_s})
         # the answer comes when the calls under way are done, or the model is loaded, which may take minutes
-        timeout_s = lease_s + ANSWER_MARGIN_S
+        timeout_s, expected = lease_s + ANSWER_MARGIN_S, {"judge": judge}
         return await self.send(
-            PreparedRequest("POST", path, JudgeSleep, body, min_timeout_s=timeout_s, mismatch=mismatch)
+            PreparedRequest("POST", path, JudgeSleep, lease, min_timeout_s=timeout_s, expected=expected)
         )
 
 

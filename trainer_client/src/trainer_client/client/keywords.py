@@ -6,8 +6,7 @@ Generated from the wire models by `python -m tests.request_options`: change thos
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from trainer_client.wire.judging import LengthPenalty, OverlongPenalty
-from trainer_client.wire.rewards import GoldSampling, RubricDropout
+from trainer_client.wire.rewards import GoldSampling, LengthPenalty, OverlongPenalty, RubricDropout
 
 
 class ComparisonKeywords(TypedDict, total=False):

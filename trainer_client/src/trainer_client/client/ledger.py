@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 from trainer_client.client.answers import (
     NDJSON,
+    AnswerT,
     EventT,
     PreparedRequest,
     cut_off_error,
     lines_of,
     read_event,
-    require_match,
 )
-from trainer_client.client.calls import query, to_json_bytes, validated
+from trainer_client.client.calls import query, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.wire import (
@@ -30,7 +30,6 @@ from trainer_client.wire import (
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
-    CorrectedRates,
     ExportEvent,
     ExportKind,
     LabelReceipt,
@@ -40,14 +39,10 @@ from trainer_client.wire.ledger import (
     RecomputeRequest,
     RecordedPage,
     RecordedVerdict,
-    RunPage,
-    RunReport,
-    RunSummary,
     StepBudgets,
     StepMeasures,
 )
-from trainer_client.wire.monitors import MonitorReport
-from trainer_client.wire.run_audits import RunAudit
+from trainer_client.wire.runs import CorrectedRates, MonitorReport, RunAudit, RunPage, RunReport, RunSummary
 
 _STEPS_PER_PAGE = 500
 
@@ -110,15 +105,13 @@ class VerdictFilters(TypedDict, total=False):
 class AsyncLedgerMethods(AsyncConnection):
     """The methods of `AsyncClient` about the ledger: training runs, recorded verdicts and recomputed rewards."""
 
-    async def runs(self) -> AsyncGenerator[RunSummary, None]:
+    def runs(self) -> AsyncGenerator[RunSummary, None]:
         """Iterate over the runs of the ledger, most recently used first, fetching a page at a time.
 
         Raises:
             AdjudgeError: as for `rewards`.
         """
-        async for page in self._pages(PreparedRequest("GET", "/v1/runs", RunPage)):
-            for run in page.runs:
-                yield run
+        return self._items(PreparedRequest("GET", "/v1/runs", RunPage), lambda page: page.runs)
 
     async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
         """Fetch the statistics of a run, with all its steps in order; `next_cursor` is None.
@@ -157,11 +150,7 @@ class AsyncLedgerMethods(AsyncConnection):
             NotFound: the ledger has no step of such a run.
             AdjudgeError: as for `rewards`.
         """
-        name, params = self._run_name(run), query(until_step=until_step)
-        mismatch = partial(unequal, {"run": name or None})
-        return await self.send(
-            PreparedRequest("GET", _path(name, "/monitors"), MonitorReport, params=params, mismatch=mismatch)
-        )
+        return await self._report(run, "/monitors", MonitorReport, until_step=until_step)
 
     async def corrected_rates(
         self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
@@ -176,11 +165,7 @@ class AsyncLedgerMethods(AsyncConnection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        name, params = self._run_name(run), query(first_step=first_step, last_step=last_step)
-        mismatch = partial(unequal, {"run": name or None})
-        return await self.send(
-            PreparedRequest("GET", _path(name, "/corrected-rates"), CorrectedRates, params=params, mismatch=mismatch)
-        )
+        return await self._report(run, "/corrected-rates", CorrectedRates, first_step=first_step, last_step=last_step)
 
     async def audit_run(self, run: str | None = None, *, against: Sequence[str] = ()) -> RunAudit:
         """Fetch an audit of a run: what its judge credits more and more, and others who look do not.
@@ -193,11 +178,12 @@ class AsyncLedgerMethods(AsyncConnection):
             NotFound: the ledger does not have one of the runs.
             AdjudgeError: as for `rewards`.
         """
-        name, params = self._run_name(run), query(against=[*against] or None)
-        mismatch = partial(unequal, {"run": name or None})
-        return await self.send(
-            PreparedRequest("GET", _path(name, "/audit"), RunAudit, params=params, mismatch=mismatch)
-        )
+        return await self._report(run, "/audit", RunAudit, against=[*against] or None)
+
+    async def _report(self, run: str | None, part: str, answer: type[AnswerT], **part_of_run: object) -> AnswerT:
+        name, params = self._run_name(run), query(**part_of_run)
+        expected = {"run": name or None}
+        return await self.send(PreparedRequest("GET", _path(name, part), answer, params=params, expected=expected))
 
     async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
         """Report what was measured in a training step, which the console draws over the steps of the run.
@@ -212,9 +198,9 @@ class AsyncLedgerMethods(AsyncConnection):
             InvalidRequest: there is no run, or a name or a number is invalid.
             AdjudgeError: as for `rewards`.
         """
-        body = validated(StepMeasures, {"run": self._run_name(run), "step": step, "measures": dict(measures)})
-        mismatch = partial(unequal, {"run": body.run, "step": body.step})
-        await self.send(PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body), mismatch=mismatch))
+        given = validated(StepMeasures, {"run": self._run_name(run), "step": step, "measures": dict(measures)})
+        expected = {"run": given.run, "step": given.step}
+        await self.send(PreparedRequest("PUT", "/v1/measures", StepMeasures, given, expected=expected))
 
     def _run_name(self, run: str | None) -> str:
         return (self.run if run is None else run) or ""
@@ -247,10 +233,10 @@ class AsyncLedgerMethods(AsyncConnection):
         name = run or self.run
         given = {rule: value for rule, value in rules.items() if value is not None}
         reward = {rule: given.pop(rule) for rule in RewardOptions.model_fields if rule in given}
-        body = to_json_bytes(validated(RecomputeRequest, {"run": name, "reward": reward, **given}))
+        request = validated(RecomputeRequest, {"run": name, "reward": reward, **given})
         mismatch = partial(_recomputed_problem, name)
         return self._events(
-            PreparedRequest("POST", "/v1/rewards/recompute", RecomputeEvent, body, accept=NDJSON, mismatch=mismatch)
+            PreparedRequest("POST", "/v1/rewards/recompute", RecomputeEvent, request, accept=NDJSON, mismatch=mismatch)
         )
 
     def export(
@@ -291,7 +277,7 @@ class AsyncLedgerMethods(AsyncConnection):
             PreparedRequest("GET", _path(name, "/export"), ExportEvent, params=params, accept=NDJSON, mismatch=mismatch)
         )
 
-    async def recorded_verdicts(
+    def recorded_verdicts(
         self, run: str | None = None, **filters: Unpack[VerdictFilters]
     ) -> AsyncGenerator[RecordedVerdict, None]:
         """Iterate over the recorded verdicts of a run, oldest first, fetching a page at a time.
@@ -316,9 +302,7 @@ class AsyncLedgerMethods(AsyncConnection):
             return None
 
         request = PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params, mismatch=mismatch)
-        async for page in self._pages(request):
-            for verdict in page.verdicts:
-                yield verdict
+        return self._items(request, lambda page: page.verdicts)
 
     async def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
         """Say of recorded verdicts whether the criterion is met; the labels belong to this client's key.
@@ -343,7 +327,7 @@ class AsyncLedgerMethods(AsyncConnection):
             request_id = response.headers.get("X-Request-Id")
             async for line in lines_of(response.aiter_bytes()):
                 event = read_event(line, request.answer, self.base_url, request_id)
-                require_match(request.mismatch(event), f"{request.method} {request.path}", request_id)
+                request.check(event, request_id)
                 done = event.summary is not None
                 yield event
         if not done:

@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from trainer_client.client.answers import PreparedRequest, require_match
-from trainer_client.client.calls import invalid_request_error, new_idempotency_header, query, to_json_bytes
+from trainer_client.client.answers import PreparedRequest
+from trainer_client.client.calls import invalid_request_error, new_idempotency_header, query
 from trainer_client.client.connection import AsyncConnection
-from trainer_client.client.matching import unequal
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut
 from trainer_client.wire.operations import (
     DiscriminateOperation,
@@ -63,14 +62,12 @@ class AsyncOperationMethods(AsyncConnection):
         if self.run is not None and "run" in type(valid).model_fields and getattr(valid, "run", None) is None:
             changes["run"] = self.run
         key = {"Idempotency-Key": idempotency_key} if idempotency_key else new_idempotency_header()
-        body, mismatch = to_json_bytes(valid.model_copy(update=changes)), partial(unequal, {"kind": valid.kind})
-        return await self.send(PreparedRequest("POST", _PATH, Operation, body, headers=key, mismatch=mismatch))
+        message, expected = valid.model_copy(update=changes), {"kind": valid.kind}
+        return await self.send(PreparedRequest("POST", _PATH, Operation, message, headers=key, expected=expected))
 
-    async def operations(self) -> AsyncGenerator[Operation, None]:
+    def operations(self) -> AsyncGenerator[Operation, None]:
         """Iterate over the operations, newest first, fetching a page at a time."""
-        async for page in self._pages(PreparedRequest("GET", _PATH, OperationList)):
-            for operation in page.operations:
-                yield operation
+        return self._items(PreparedRequest("GET", _PATH, OperationList), lambda page: page.operations)
 
     async def operation(self, operation_id: str) -> Operation:
         """Fetch an operation and its current state."""
@@ -150,7 +147,7 @@ async def _events(
                     operation = Operation.model_validate_json(data)
                 except ValidationError as error:
                     raise ServerError("an event of the stream is not a valid Operation", status=200) from error
-                require_match(request.mismatch(operation), f"{request.method} {request.path}", None)
+                request.check(operation, None)
                 yield operation
             elif not event.startswith(b":"):
                 continue
@@ -161,8 +158,7 @@ async def _events(
 
 def _request_of(method: str, operation_id: str, part: str = "", **more: Any) -> PreparedRequest[Operation]:
     """Build a request about one operation; raises `InvalidRequest` if `operation_id` is not a valid id."""
-    mismatch = partial(unequal, {"id": operation_id})
-    return PreparedRequest(method, _path(operation_id) + part, Operation, mismatch=mismatch, **more)
+    return PreparedRequest(method, _path(operation_id) + part, Operation, expected={"id": operation_id}, **more)
 
 
 def _path(operation_id: str) -> str:

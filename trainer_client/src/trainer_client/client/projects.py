@@ -3,11 +3,10 @@
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from trainer_client.client.answers import PreparedRequest
-from trainer_client.client.calls import query, to_json_bytes, validated
+from trainer_client.client.calls import query, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
@@ -44,16 +43,13 @@ class AsyncProjectMethods(AsyncConnection):
         """Fetch the limits and usage of the key's project."""
         return await self.send(PreparedRequest("GET", "/v1/project", ProjectState))
 
-    async def projects(self) -> AsyncGenerator[Project, None]:
+    def projects(self) -> AsyncGenerator[Project, None]:
         """Iterate over all projects, by name, fetching a page at a time."""
-        async for page in self._pages(PreparedRequest("GET", "/v1/projects", ProjectList)):
-            for project in page.projects:
-                yield project
+        return self._items(PreparedRequest("GET", "/v1/projects", ProjectList), lambda page: page.projects)
 
     async def project(self, project_id: str) -> Project:
         """Fetch a project with its limits."""
-        mismatch = partial(unequal, {"id": project_id})
-        return await self.send(PreparedRequest("GET", _project_path(project_id), Project, mismatch=mismatch))
+        return await self.send(PreparedRequest("GET", _path(project_id), Project, expected={"id": project_id}))
 
     async def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
         """Create a project.
@@ -66,22 +62,20 @@ class AsyncProjectMethods(AsyncConnection):
             InvalidRequest: a project of this name exists.
             AdjudgeError: as for other methods, but the request is not tried again.
         """
-        body = to_json_bytes(validated(NewProject, {"id": project_id, "limits": limits}))
-        mismatch = partial(unequal, {"id": project_id})
-        request = PreparedRequest("POST", "/v1/projects", Project, body, repeatable=False, mismatch=mismatch)
-        return await self.send(request)
+        project, expected = validated(NewProject, {"id": project_id, "limits": limits}), {"id": project_id}
+        return await self.send(
+            PreparedRequest("POST", "/v1/projects", Project, project, repeatable=False, expected=expected)
+        )
 
     async def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
         """Replace all limits of a project; what is left out is not limited any more."""
-        path, body = f"{_project_path(project_id)}/limits", to_json_bytes(validated(NewLimits, limits))
-        mismatch = partial(unequal, {"id": project_id})
-        return await self.send(PreparedRequest("PUT", path, Project, body, mismatch=mismatch))
+        path, given = f"{_path(project_id)}/limits", validated(NewLimits, limits)
+        return await self.send(PreparedRequest("PUT", path, Project, given, expected={"id": project_id}))
 
-    async def api_keys(self, project: str | None = None) -> AsyncGenerator[ApiKey, None]:
+    def api_keys(self, project: str | None = None) -> AsyncGenerator[ApiKey, None]:
         """Iterate over the keys of a project, by default the key's own, oldest first, revoked ones included."""
-        async for page in self._pages(PreparedRequest("GET", "/v1/keys", ApiKeyList, params=query(project=project))):
-            for key in page.keys:
-                yield key
+        request = PreparedRequest("GET", "/v1/keys", ApiKeyList, params=query(project=project))
+        return self._items(request, lambda page: page.keys)
 
     async def create_key(
         self,
@@ -113,7 +107,7 @@ class AsyncProjectMethods(AsyncConnection):
             "POST",
             "/v1/keys",
             CreatedApiKey,
-            to_json_bytes(validated(NewApiKey, fields)),
+            validated(NewApiKey, fields),
             params=query(project=project),
             repeatable=False,
             mismatch=mismatch,
@@ -124,22 +118,18 @@ class AsyncProjectMethods(AsyncConnection):
         """Revoke a key for good, by its id."""
         if not _KEY_ID.fullmatch(key_id):
             raise InvalidRequest(f"{key_id!r} is not the id of a key; ids look like 2c7rnm4dqvyxkz5e")
-        params, mismatch = query(project=project), partial(unequal, {"id": key_id})
+        params, expected = query(project=project), {"id": key_id}
         return await self.send(
-            PreparedRequest("DELETE", f"/v1/keys/{key_id}", ApiKey, params=params, mismatch=mismatch)
+            PreparedRequest("DELETE", f"/v1/keys/{key_id}", ApiKey, params=params, expected=expected)
         )
 
-    async def audit_log(
-        self, subject: str | None = None, *, project: str | None = None
-    ) -> AsyncGenerator[AuditEntry, None]:
+    def audit_log(self, subject: str | None = None, *, project: str | None = None) -> AsyncGenerator[AuditEntry, None]:
         """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
         params = query(subject=subject, project=project)
-        async for page in self._pages(PreparedRequest("GET", "/v1/audit", AuditTail, params=params)):
-            for entry in page.entries:
-                yield entry
+        return self._items(PreparedRequest("GET", "/v1/audit", AuditTail, params=params), lambda page: page.entries)
 
 
-def _project_path(project_id: str) -> str:
+def _path(project_id: str) -> str:
     if not _PROJECT_ID.fullmatch(project_id):
         raise InvalidRequest(f"{project_id!r} is not the name of a project; use lower-case letters, digits, . _ and -")
     return f"/v1/projects/{project_id}"

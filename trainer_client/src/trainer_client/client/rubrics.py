@@ -1,17 +1,17 @@
 """The clients' methods for rubrics. Their requests are validated against the wire contract before they are sent."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainer_client._inputs import CriterionLike
 from trainer_client.client.answers import AnswerT, PreparedRequest
-from trainer_client.client.calls import invalid_request_error, new_idempotency_header, query, to_json_bytes, validated
+from trainer_client.client.calls import invalid_request_error, new_idempotency_header, query, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import rubric_problem, unequal
 from trainer_client.errors import InvalidRequest
+from trainer_client.rewards import CriterionLike
 from trainer_client.wire import (
     AliasMove,
     AliasName,
@@ -74,16 +74,16 @@ class AsyncRubricMethods(AsyncConnection):
         ids = [criterion.id for criterion in publication.criteria]
 
         def mismatch(answer: RubricVersion) -> str | None:
-            if [criterion.id for criterion in answer.criteria] != ids:
-                return "its criteria are not those that were published"
-            return unequal({"name": name}, answer)
+            same = [criterion.id for criterion in answer.criteria] == ids
+            return None if same else "its criteria are not those that were published"
 
         request = PreparedRequest(
             "POST",
             f"/v1/rubrics/{_checked(name, _NEW_NAME)}/versions",
             RubricVersion,
-            to_json_bytes(publication),
+            publication,
             headers=new_idempotency_header(),
+            expected={"name": name},
             mismatch=mismatch,
         )
         return await self.send(request)
@@ -92,7 +92,7 @@ class AsyncRubricMethods(AsyncConnection):
         """Fetch a version by `name` (the newest not retired), `name@3`, `name@alias` or `sha256:…`, even if retired."""
         return await self.send(_version_request("GET", reference))
 
-    async def rubrics(
+    def rubrics(
         self, prefix: str = "", *, tag: str | None = None, text: str = ""
     ) -> AsyncGenerator[RubricSummary, None]:
         """Iterate over rubrics sorted by name, fetching a page at a time.
@@ -103,15 +103,11 @@ class AsyncRubricMethods(AsyncConnection):
             text: words to search for; only rubrics whose criteria contain, for each word, one that begins with it.
         """
         params = query(prefix=prefix or None, tag=tag or None, text=text or None)
-        async for page in self._pages(PreparedRequest("GET", "/v1/rubrics", RubricPage, params=params)):
-            for summary in page.rubrics:
-                yield summary
+        return self._items(PreparedRequest("GET", "/v1/rubrics", RubricPage, params=params), lambda page: page.rubrics)
 
-    async def rubric_history(self, name: str) -> AsyncGenerator[VersionSummary, None]:
+    def rubric_history(self, name: str) -> AsyncGenerator[VersionSummary, None]:
         """Iterate over the versions of a rubric, newest first, without their criteria."""
-        async for page in self._pages(_request_of("GET", name, "versions", RubricHistory)):
-            for summary in page.versions:
-                yield summary
+        return self._items(_request_of("GET", name, "versions", RubricHistory), lambda page: page.versions)
 
     async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Fetch the difference of two versions of a rubric, each a number or an alias, criterion by criterion."""
@@ -119,7 +115,7 @@ class AsyncRubricMethods(AsyncConnection):
         def mismatch(answer: RubricDiff) -> str | None:
             sides = [(before, answer.before), (after, answer.after)]
             wrong = [unequal({"version": asked}, side) for asked, side in sides if isinstance(asked, int)]
-            return unequal({"name": name}, answer) or next(filter(None, wrong), None)
+            return next(filter(None, wrong), None)
 
         params = {"from": str(before), "to": str(after)}
         return await self.send(_request_of("GET", name, "diff", RubricDiff, params=params, mismatch=mismatch))
@@ -141,12 +137,16 @@ class AsyncRubricMethods(AsyncConnection):
             AliasMoved: it points to another version than expected; `problem.current_version` says which.
         """
         condition = {"If-None-Match": "*"} if expected is None else {"If-Match": f'"{expected}"'}
-        body = to_json_bytes(validated(AliasMove, {"version": version}))
-        mismatch = partial(unequal, {"name": name, "alias": alias, "version": version})
-        part = f"aliases/{_checked(alias, _ALIAS)}"
-        return await self.send(
-            _request_of("PUT", name, part, RubricAlias, body=body, headers=condition, mismatch=mismatch)
+        request = _request_of(
+            "PUT",
+            name,
+            f"aliases/{_checked(alias, _ALIAS)}",
+            RubricAlias,
+            content=validated(AliasMove, {"version": version}),
+            headers=condition,
+            expected={"alias": alias, "version": version},
         )
+        return await self.send(request)
 
     async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Remove an alias that points to the expected version, and return the remaining ones.
@@ -159,13 +159,13 @@ class AsyncRubricMethods(AsyncConnection):
 
     async def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
         """Replace the tags of a rubric."""
-        body = to_json_bytes(validated(TagSet, {"tags": tags}))
-        return await self.send(_request_of("PUT", name, "tags", RubricTags, body=body))
+        tag_set = validated(TagSet, {"tags": tags})
+        return await self.send(_request_of("PUT", name, "tags", RubricTags, content=tag_set))
 
     async def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
         """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
-        body = to_json_bytes(validated(RetirementRequest, {"reason": reason}))
-        return await self.send(_version_request("PUT", reference, "/retirement", body))
+        request = validated(RetirementRequest, {"reason": reason})
+        return await self.send(_version_request("PUT", reference, "/retirement", request))
 
     async def restore_rubric(self, reference: str) -> RubricVersion:
         """Restore a retired version."""
@@ -178,16 +178,16 @@ def _request_of(
     part: str,
     answer: type[AnswerT],
     *,
-    mismatch: Callable[[AnswerT], str | None] | None = None,
+    expected: Mapping[str, object] | None = None,
     **more: Any,
 ) -> PreparedRequest[AnswerT]:
     """Build a request about a part of a rubric, whose answer names the rubric."""
     path = f"/v1/rubrics/{_checked(name, _NAME)}/{part}"
-    return PreparedRequest(method, path, answer, mismatch=mismatch or partial(unequal, {"name": name}), **more)
+    return PreparedRequest(method, path, answer, expected={"name": name, **(expected or {})}, **more)
 
 
 def _version_request(
-    method: str, reference: str, part: str = "", body: bytes | None = None
+    method: str, reference: str, part: str = "", content: RetirementRequest | None = None
 ) -> PreparedRequest[RubricVersion]:
     """Build a request about the version of a reference; raises `InvalidRequest` if the reference is malformed."""
     try:
@@ -195,7 +195,7 @@ def _version_request(
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     mismatch = partial(rubric_problem, reference)
-    return PreparedRequest(method, f"/v1/rubrics/{reference}{part}", RubricVersion, body, mismatch=mismatch)
+    return PreparedRequest(method, f"/v1/rubrics/{reference}{part}", RubricVersion, content, mismatch=mismatch)
 
 
 def _checked(name: str, allowed: TypeAdapter[str]) -> str:

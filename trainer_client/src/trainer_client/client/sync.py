@@ -8,21 +8,20 @@ Ctrl-C would miss.
 import os
 import random as _random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
 from trainer_client.client.answers import AnswerT, AsyncRewardStream, PreparedRequest
-from trainer_client.client.calls import GroupLike, RubricLike, service_url
+from trainer_client.client.calls import service_url
 from trainer_client.client.clients import AsyncClient
 from trainer_client.client.connection import ConnectionSettings, HttpClient
-from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError
-from trainer_client.wire import FailurePolicy, GroupRewards, RewardMode, RewardSummary
+from trainer_client.wire import GroupRewards, RewardSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,6 +60,18 @@ def blocking_iterator(
     @wraps(method)
     def call(self: "Client", /, *args: P.args, **options: P.kwargs) -> Generator[T, None, None]:
         return _iterate(method(self.driven, *args, **options))
+
+    return call
+
+
+def blocking_stream(
+    method: "Callable[Concatenate[AsyncClient, P], AsyncRewardStream]",
+) -> "Callable[Concatenate[Client, P], RewardStream]":
+    """Return the method of `Client` whose stream blocks; `close` closes it."""
+
+    @wraps(method)
+    def call(self: "Client", /, *args: P.args, **options: P.kwargs) -> RewardStream:
+        return RewardStream(method(self.driven, *args, **options))
 
     return call
 
@@ -248,41 +259,12 @@ class Client:
         """
         return complete(self.driven.send(request))
 
-    def stream_rewards(
-        self,
-        groups: Sequence[GroupLike],
-        rubric: RubricLike | None = None,
-        mode: RewardMode = "weighted_mean",
-        *,
-        on_failure: FailurePolicy = "null",
-        deadline_s: float = 60.0,
-        step: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[RewardKeywords],
-    ) -> RewardStream:
-        """Reward groups like `rewards`, and yield each group as soon as it is done.
-
-        As `AsyncClient.stream_rewards`, but the stream blocks. Closing it, by `close` or by leaving a `with` block,
-        cancels the groups that are not done.
-        """
-        return RewardStream(
-            self.driven.stream_rewards(
-                groups,
-                rubric,
-                mode,
-                on_failure=on_failure,
-                deadline_s=deadline_s,
-                step=step,
-                idempotency_key=idempotency_key,
-                **options,
-            )
-        )
-
     ready = blocking(AsyncClient.ready)
     not_ready_reason = blocking(AsyncClient.not_ready_reason)
     close = blocking(AsyncClient.aclose)
 
     rewards = blocking(AsyncClient.rewards)
+    stream_rewards = blocking_stream(AsyncClient.stream_rewards)
     verdicts = blocking(AsyncClient.verdicts)
     compare = blocking(AsyncClient.compare)
 

@@ -10,10 +10,10 @@ All functions take time linear in the length of the text, whatever a policy writ
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from trainer_client.final_answer.text import HEDGE, is_value, open_marks, plain_answer, without_end_tokens
+from trainer_client.final_answer.text import FORMULA, HEDGE, is_value, open_marks, plain_answer, without_end_tokens
 from trainer_client.final_answer.words import Announcement, announcements, lowered
 
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
@@ -64,10 +64,6 @@ _DENIED = re.compile(
     r"(?:right|correct|true|valid|possible|acceptable|answer|final)"
     r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b",
     re.IGNORECASE,
-)
-_FORMULA = re.compile(
-    r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
-    r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
 _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
@@ -255,7 +251,7 @@ def _bare(text: str) -> str | None:
     fence = _FENCE.fullmatch(text)
     body = (fence["inside"] if fence else text).strip()
     if formula := _DISPLAYED_FORMULA.fullmatch(body):
-        return (formula[formula.lastgroup or 0]).strip() or None
+        return _content_of(formula) or None
     if "\n" in body or len(body) > _MAX_BARE or _NOT_BARE.search(body):
         return None
     answer = plain_answer(body)
@@ -359,7 +355,7 @@ def _announced_answer(text: str, announcement: Announcement, limit: int) -> tupl
     """The answer after an announcement and where it ends; empty if there is none before `limit`."""
     start = announcement.end
     if formula := _DISPLAYED_FORMULA.match(text, start, limit):
-        answer = (formula[formula.lastgroup or 0]).strip()
+        answer = _content_of(formula)
         if answer and "\n" in formula[0].strip():
             return answer, formula.end()
     line_start = max(text.rfind("\n", 0, start) + 1, announcement.start)
@@ -386,7 +382,7 @@ def _next_lines(text: str, line_end: int, limit: int) -> tuple[str, int]:
         if following is None or not following["line"]:
             break
         if formula := _DISPLAYED_FORMULA.match(text, following.start("line"), limit):
-            return (formula[formula.lastgroup or 0]).strip(), formula.end()
+            return _content_of(formula), formula.end()
         if fence := _FENCED_LINES.match(text, following.start("line"), limit):
             return fence["inside"].strip(), fence.end()
         if (item := _ITEM.match(following["line"])) and (item["number"] or "1") == "1":
@@ -422,11 +418,9 @@ def _conclusion(line: str) -> str | None:
     start = _CONCLUSION.match(line)
     if start is None:
         return None
-    formulas = [
-        _Span(each.start(), each.end(), (each[each.lastgroup or 0]).strip()) for each in _FORMULA.finditer(line)
-    ]
+    formulas = [_Span(each.start(), each.end(), _content_of(each)) for each in FORMULA.finditer(line)]
     if formulas:
-        return _join_contents(_last_joined(line, formulas)) or None
+        return _join_contents(_joined_to_first(line, reversed(formulas))) or None
     claim = plain_answer(line[(_WE_FIND.match(line, start.end()) or start).end() :], keeps_mark=False)
     if len(claim) > _MAX_BARE or HEDGE.search(claim):
         return None
@@ -436,12 +430,7 @@ def _conclusion(line: str) -> str | None:
 
 def _last_boxes(text: str) -> list[_Span]:
     """The last non-empty box and the ones before that are joined to it, in order; empty if there are none."""
-    kept: list[_Span] = []
-    for box in _boxes_from_the_end(text):
-        if kept and not _joins_following(text, box, kept[-1]):
-            break
-        kept.append(box)
-    return kept[::-1]
+    return _joined_to_first(text, _boxes_from_the_end(text))
 
 
 def _boxes_from_the_end(text: str) -> Iterator[_Span]:
@@ -477,6 +466,11 @@ def _boxes_from_the_end(text: str) -> Iterator[_Span]:
         end = start
 
 
+def _content_of(formula: re.Match[str]) -> str:
+    """The formula without its delimiters: the only group that matched."""
+    return formula[formula.lastgroup or 0].strip()
+
+
 def _joins_following(text: str, place: _Span, following: _Span) -> bool:
     """Whether a box or formula forms one answer with the one that follows it; not if that one corrects it."""
     if following.start - place.end >= _MAX_JOINED_GAP:
@@ -489,11 +483,11 @@ def _joins_following(text: str, place: _Span, following: _Span) -> bool:
     )
 
 
-def _last_joined(text: str, places: Sequence[_Span]) -> list[_Span]:
-    """The last span, and the ones before that form one answer with it."""
-    kept = list(places[-1:])
-    for place in reversed(places[:-1]):
-        if not _joins_following(text, place, kept[-1]):
+def _joined_to_first(text: str, from_the_end: Iterable[_Span]) -> list[_Span]:
+    """The first of these spans, which begin with the last of the text, and those that form one answer with it."""
+    kept: list[_Span] = []
+    for place in from_the_end:
+        if kept and not _joins_following(text, place, kept[-1]):
             break
         kept.append(place)
     return kept[::-1]

@@ -120,9 +120,11 @@ _COURTESY = re.compile(
     r"(?![^\n]*\b(?:answer (?:is|was)|but|wrong|instead|actually)\b)[^\n\d$\\]*+",
     re.IGNORECASE,
 )
-_FORMULA = re.compile(
-    r"\$\$[^$]++\$\$|\$[^$\n]++\$|\\\((?:[^\\]|\\(?![()\[\]]))*+\\\)|\\\[(?:[^\\]|\\(?![()\[\]]))*+\\\]"
+FORMULA = re.compile(
+    r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$\n]++)\$"
+    r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
+"""A formula between its delimiters, which are not part of its group."""
 _COMMAND = re.compile(r"\\[A-Za-z]++|\\.")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _OPERATOR = re.compile("sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|and|max|min|mod|gcd|lcm|inf|infty", re.IGNORECASE)
@@ -179,8 +181,8 @@ def is_value(answer: str, *, words: int = 3) -> bool:
         return False
     if _CHOICE.fullmatch(answer):
         return True
-    bare = _COMMAND.sub(" ", _FORMULA.sub(" 0 ", answer))
-    if _IN_WORDS.match(_FORMULA.sub("0", answer)) or not (re.search(r"[\d=+*/^<>-]", bare) or "\\" in answer):
+    bare = _COMMAND.sub(" ", FORMULA.sub(" 0 ", answer))
+    if _IN_WORDS.match(FORMULA.sub("0", answer)) or not (re.search(r"[\d=+*/^<>-]", bare) or "\\" in answer):
         return False
     return sum(_OPERATOR.fullmatch(word) is None for word in _WORD.findall(bare)) <= words
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import RubricOrReference
 from trainer_client.client.calls import rewards_request
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import (
@@ -29,6 +28,7 @@ from trainer_client.errors import (
 )
 from trainer_client.rewards import check_rubric
 from trainer_client.rows.reading import RowBatch, RowGroup
+from trainer_client.rows.tables import RubricOrReference
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
     FailurePolicy,
@@ -184,17 +184,15 @@ class ScoringConfig:
 
         Raises InvalidRequest, or TypeError for an unknown option.
         """
-        rewards_request(
-            "RubricReward",
-            "probe",
-            [_PROBE_GROUP],
-            self.rubric or "probe",
-            self.mode,
-            self.options,
-            on_failure=self.on_failure,
-            deadline_s=self.deadline_s,
-            step=0,
-        )
+        given = {
+            "run": "probe",
+            "groups": [_PROBE_GROUP],
+            "rubric": self.rubric or "probe",
+            "on_failure": self.on_failure,
+            "deadline_s": self.deadline_s,
+            "step": 0,
+        }
+        rewards_request("RubricReward", given, self.mode, self.options)
 
     def check_group(self, group: RowGroup) -> None:
         """Check that a group has what its rubric and the mode need. Raises ValueError."""

@@ -16,9 +16,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric, to_plain_data
 from trainer_client.errors import InvalidRequest
-from trainer_client.rows.tables import lookalike
+from trainer_client.rows.tables import (
+    RubricOrReference,
+    as_text,
+    is_empty_rubric,
+    lookalike,
+    parse_rubric,
+    to_plain_data,
+)
 from trainer_client.wire import Group, Response, RubricContent
 from trainer_client.wire.problems import field_errors
 

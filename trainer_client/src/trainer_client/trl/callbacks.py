@@ -28,16 +28,15 @@ from trainer_client.client.calls import GroupLike, RubricLike, verdicts_request
 from trainer_client.client.keywords import VerdictKeywords
 from trainer_client.client.sync import Client
 from trainer_client.errors import AdjudgeError, NotFound, WeightsChanged
-from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
-from trainer_client.text.loops import loops
+from trainer_client.measures import best_of_n, loops, novelty, pass_at_k, self_bleu
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods.base import groups_of
 from trainer_client.trl.reward import RubricReward
 from trainer_client.trl.scoring.context import run_of
 from trainer_client.trl.scoring.waiting import END_LEASE_S
 from trainer_client.wire.judges import JudgeWeights
-from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX
+from trainer_client.wire.runs import MonitorFinding, MonitorName, MonitorReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,11 +411,15 @@ class MonitorCallback(GenerationCallback):
 
     def _send_control(self, control: ControlSet, step: int) -> None:
         options: VerdictKeywords = {"fresh": True, **control.options}  # type: ignore[typeddict-item]
-        run, deadline_s = self._run + CONTROL_SUFFIX, control.deadline_s
+        given = {
+            "run": self._run + CONTROL_SUFFIX,
+            "groups": control.groups,
+            "rubric": control.rubric,
+            "deadline_s": control.deadline_s,
+            "step": step,
+        }
         try:
-            self._client.send(
-                verdicts_request(run, control.groups, control.rubric, options, deadline_s=deadline_s, step=step)
-            )
+            self._client.send(verdicts_request(given, options))
         except AdjudgeError as error:
             logger.warning("the control set of run %r could not be judged at step %d: %s", self._run, step, error)
 

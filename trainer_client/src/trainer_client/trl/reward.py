@@ -13,12 +13,12 @@ from contextlib import nullcontext
 from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.rows.judging import RubricPins, ScoringConfig, blocking_client, own_client
 from trainer_client.rows.reading import MESSAGES_COLUMN, JudgedColumns, RowReader, WithoutRubric
+from trainer_client.rows.tables import parse_rubric
 from trainer_client.trl.scoring.batch import ExtraRewards, RankBatch, RewardFunction, RubricCache, error_summary
 from trainer_client.trl.scoring.components import (
     PENALTIES,

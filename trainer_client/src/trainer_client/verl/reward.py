@@ -17,14 +17,13 @@ from typing import Any, Literal, Unpack
 
 from pydantic import ValidationError
 
-from trainer_client import AsyncClient, _inputs
-from trainer_client._inputs import RubricOrReference, as_text, to_plain_data
+from trainer_client import AsyncClient
 from trainer_client.client.calls import URL_VARIABLE, RubricLike
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.rewards import component_names as names_of_components
-from trainer_client.rows.tables import failure_kinds
+from trainer_client.rows.tables import RubricOrReference, as_text, failure_kinds, parse_rubric, to_plain_data
 from trainer_client.wire import (
     FailurePolicy,
     Group,
@@ -355,7 +354,7 @@ def read_rubric(given: object) -> RubricOrReference | None:
         InvalidRequest: the value is not a rubric.
     """
     try:
-        return _inputs.parse_rubric(given, drop_nulls=True)
+        return parse_rubric(given, drop_nulls=True)
     except ValueError as error:
         raise InvalidRequest(f"rubric: {error}") from error
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from trainer_client._inputs import to_plain_data
 from trainer_client.errors import InvalidRequest
+from trainer_client.rows.tables import to_plain_data
 from trainer_client.scaffold import (
     Decay,
     GroupPattern,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
-from trainer_client._inputs import to_plain_data
+from trainer_client.rows.tables import to_plain_data
 from trainer_client.text.thinking import judged_content
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.verl.carrying import carry, fetch

@@ -28,15 +28,17 @@ from trainer_client.wire.judging import (
     ComparisonOptions as ComparisonOptions,
     JudgeName as JudgeName,
     JudgingOptions as JudgingOptions,
-    LengthPenalty as LengthPenalty,
-    OverlongPenalty as OverlongPenalty,
     Priority as Priority,
     PromptOpens as PromptOpens,
-    RankingReport as RankingReport,
-    RankingSchedule as RankingSchedule,
     ReasoningPart as ReasoningPart,
 )
-from trainer_client.wire.ledger import (
+from trainer_client.wire.rewards import (
+    LengthPenalty as LengthPenalty,
+    OverlongPenalty as OverlongPenalty,
+    RankingReport as RankingReport,
+    RankingSchedule as RankingSchedule,
+)
+from trainer_client.wire.runs import (
     CriterionFigures as CriterionFigures,
     JudgingFigures as JudgingFigures,
     RunPage as RunPage,
@@ -55,16 +57,10 @@ from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC as NEEDS_NO_RUBRIC,
     NOT_LINEAR as NOT_LINEAR,
     PROTOCOLS_FOR as PROTOCOLS_FOR,
-    YES_NO_PROTOCOLS as YES_NO_PROTOCOLS,
     ZERO_POLICIES as ZERO_POLICIES,
     AppliedPolicy as AppliedPolicy,
-    Failure as Failure,
-    FailureKind as FailureKind,
     FailurePolicy as FailurePolicy,
     GroupRewards as GroupRewards,
-    MemberVerdict as MemberVerdict,
-    Passage as Passage,
-    PinnedRubric as PinnedRubric,
     ResponseReward as ResponseReward,
     RewardAnswer as RewardAnswer,
     RewardEvent as RewardEvent,
@@ -73,14 +69,22 @@ from trainer_client.wire.rewards import (
     RewardSummary as RewardSummary,
     RubricDropout as RubricDropout,
     StepReward as StepReward,
+    UncertainPolicy as UncertainPolicy,
+    needs_whole_groups as needs_whole_groups,
+)
+from trainer_client.wire.verdicts import (
+    YES_NO_PROTOCOLS as YES_NO_PROTOCOLS,
+    Failure as Failure,
+    FailureKind as FailureKind,
+    MemberVerdict as MemberVerdict,
+    Passage as Passage,
+    PinnedRubric as PinnedRubric,
     TurnVerdict as TurnVerdict,
     UncertainBand as UncertainBand,
-    UncertainPolicy as UncertainPolicy,
     Verdict as Verdict,
     VerdictMethod as VerdictMethod,
     VerdictStatus as VerdictStatus,
     VerdictUse as VerdictUse,
-    needs_whole_groups as needs_whole_groups,
 )
 from trainer_client.wire.rubrics import (
     AliasMove as AliasMove,
@@ -112,7 +116,7 @@ from trainer_client.wire.rubrics import (
     VersionSummary as VersionSummary,
     parse_reference as parse_reference,
 )
-from trainer_client.wire.usage import (
+from trainer_client.wire.verdicts import (
     JudgeInfo as JudgeInfo,
     JudgeMember as JudgeMember,
     MemberUsage as MemberUsage,

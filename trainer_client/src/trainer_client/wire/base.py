@@ -341,6 +341,12 @@ Coefficient = Annotated[float, Field(ge=0, le=MAX_MAGNITUDE), STRICT_NUMBER]
 SafeInt = Annotated[int, STRICT_NUMBER]
 """An integer in a request, at most 2**53 - 1 in magnitude."""
 
+Count = Annotated[int, Field(ge=0), STRICT_NUMBER]
+"""An integer from 0 in a request: a number of things, a position, or a step."""
+
+Share = Annotated[float, Field(ge=0, le=1), STRICT_NUMBER]
+"""A number from 0 to 1 in a request."""
+
 FiniteFloat = Annotated[float, BeforeValidator(_validate_number)]
 """Any finite number."""
 

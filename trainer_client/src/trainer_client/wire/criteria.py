@@ -18,6 +18,7 @@ from trainer_client.wire.base import (
     LIMIT_ERRORS,
     MAX_MAGNITUDE,
     STRICT_NUMBER,
+    Count,
     FiniteFloat,
     Flag,
     JsonObject,
@@ -192,7 +193,7 @@ class _CountVerification(RequestModel):
     of: ClassVar[VerificationTarget] = "response"
 
     at_least: SafeInt = Field(default=0, ge=0)
-    at_most: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    at_most: Count | None = None
 
     @model_validator(mode="after")
     def _counts_something(self) -> Self:

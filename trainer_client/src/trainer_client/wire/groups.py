@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import LIMIT_ERRORS, STRICT_NUMBER, Flag, RequestList, RequestModel
+from trainer_client.wire.base import LIMIT_ERRORS, Count, Flag, RequestList, RequestModel
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, StepRule
 from trainer_client.wire.options import Option
@@ -166,8 +166,6 @@ Prompt = Annotated[
 """A prompt: text, or the messages of a conversation."""
 
 
-_Position = Annotated[int, Field(ge=0), STRICT_NUMBER]
-
 MAX_GIVEN_STEPS = 1000
 """The most steps that a request may give for a response."""
 
@@ -185,9 +183,9 @@ class Response(RequestModel):
     """
 
     text: Prompt
-    tokens: _Position | None = None
+    tokens: Count | None = None
     stopped: Flag | None = None
-    steps: Annotated[tuple[tuple[_Position, _Position], ...], Field(max_length=MAX_GIVEN_STEPS, fail_fast=True)] = ()
+    steps: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=MAX_GIVEN_STEPS, fail_fast=True)] = ()
 
     @model_validator(mode="after")
     def _steps_are_in_order(self) -> "Response":
@@ -249,7 +247,7 @@ class JudgingRequest(RequestModel):
     """
 
     run: RunName | None = None
-    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    step: Count | None = None
     reverifies: RunName | None = None
     rubric: RubricChoice | None = None
     allow_retired: Annotated[Flag, Option("Service and load")] = False

@@ -1,12 +1,11 @@
-"""Options of a reward request: how the judge is asked, penalties, and which pairs the mode `ranking` compares."""
+"""How the judge is asked: the options of every request for a judgement."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from trainer_client.modes import JudgingProtocol
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, Coefficient, Flag, RequestModel, SafeInt
+from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
 from trainer_client.wire.options import Option
 
 ReasoningPart = Literal["strip", "keep", "only"]
@@ -158,81 +157,3 @@ class JudgingOptions(ComparisonOptions):
         if self.temperature is not None:
             return self.temperature
         return VOTING_TEMPERATURE if self.votes > 1 else 0.0
-
-
-class LengthPenalty(RequestModel):
-    """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
-
-    Attributes:
-        coefficient: what each token takes from the reward.
-        target_tokens: the length without a penalty; a shorter response gains.
-        excess_only: leave the reward of shorter responses unchanged.
-    """
-
-    coefficient: Coefficient = 1e-4
-    target_tokens: SafeInt = Field(default=2000, ge=0)
-    excess_only: Flag = False
-
-
-class OverlongPenalty(RequestModel):
-    """Subtract up to 1 from the reward of a response whose length nears the generation limit (DAPO's soft punishment).
-
-    Attributes:
-        limit_tokens: the generation limit, where the penalty is 1.
-        buffer_tokens: how far below the limit the penalty begins; it grows linearly.
-    """
-
-    limit_tokens: SafeInt = Field(ge=1)
-    buffer_tokens: SafeInt = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _buffer_fits(self) -> "OverlongPenalty":
-        if self.buffer_tokens > self.limit_tokens:
-            raise ValueError("buffer_tokens exceeds limit_tokens; use at most limit_tokens")
-        return self
-
-
-RankingSchedule = Literal["all_pairs", "swiss", "pivot"]
-"""Which pairs of a group are compared; `RewardOptions.schedule` says what each one means."""
-
-MAX_RANKED = 512
-"""The most responses of a group in the mode `ranking`."""
-
-
-class RankingReport(AnswerModel):
-    """How a group was compared in the mode `ranking`, and how much the order of showing decided.
-
-    Attributes:
-        schedule: the schedule in force.
-        pairs: the pairs that were to be compared, each in both orders.
-        failed: the pairs without an answer in both orders. They count neither as a win nor as a loss.
-        inconsistent: the answered pairs on which the judge's verdicts in the two orders differ.
-        first_preferred: over the answered pairs, how often the judge preferred the response that was shown first. A
-            judge without position bias has 0.5; one that always takes the first has 1. Null without an answered pair.
-    """
-
-    schedule: RankingSchedule
-    pairs: int
-    failed: int
-    inconsistent: int
-    first_preferred: float | None = None
-
-
-def ranking_problem(responses: Sequence[int], judging: JudgingOptions) -> str | None:
-    """Return what to change about a request for a ranking; None if it can be answered.
-
-    Args:
-        responses: the number of responses of each group.
-        judging: how the judge is to be asked.
-    """
-    for index, count in enumerate(responses):
-        if not 2 <= count <= MAX_RANKED:
-            return f"groups.{index} has {count} responses: send 2 to {MAX_RANKED} in one group, or use another mode"
-    unused = {
-        "votes": judging.votes > 1,
-        "temperature": bool(judging.temperature),
-        "criteria_per_call": judging.criteria_per_call not in (None, 1),
-        "truncate": judging.truncate,
-        "passages": judging.passages is not None,
-    }
-    return next((f"leave out judging.{name}" for name, given in unused.items() if given), None)

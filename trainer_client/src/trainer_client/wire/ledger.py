@@ -1,20 +1,20 @@
-"""Reading the ledger: recorded verdicts, training runs, and rewards recomputed from them.
+"""What the ledger records: verdicts as they were used, labels and measures.
 
-`GET /v1/verdicts` lists recorded verdicts as they were used. `/v1/runs` gives statistics of training runs, by step and
-by criterion. `POST /v1/rewards/recompute` computes the rewards of a run under other rules from its recorded verdicts,
-without a judge.
+`GET /v1/verdicts` lists recorded verdicts. `POST /v1/rewards/recompute` computes the rewards of a run under other rules
+from them, without a judge, and `GET /v1/runs/{run}/export` makes training data of them.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from trainer_client.modes import RewardMode, UsedProtocol
 from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Count,
     Flag,
     LargeFloat,
     RequestDict,
@@ -25,22 +25,14 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
-from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
-from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
-    AppliedPolicy,
-    FailureKind,
+    ComputedReward,
     FailurePolicy,
-    PinnedRubric,
     RewardOptions,
-    RewardRequest,
-    RubricDropout,
-    StepReward,
-    UncertainBand,
     UncertainPolicy,
-    Verdict,
 )
+from trainer_client.wire.verdicts import UncertainBand, Verdict
 
 
 class RecordedVerdict(AnswerModel):
@@ -88,264 +80,6 @@ class RecordedPage(AnswerModel):
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
-
-
-class JudgingFigures(AnswerModel):
-    """Statistics of judging and rewards in a part of a run.
-
-    Attributes:
-        mean_reward: the mean over the responses that have a reward; null if none has.
-        mean_declared_reward: the mean of `declared_reward` over the responses that have one; left out if none has.
-        verdicts: verdicts on a criterion, failed ones included; several votes count as one.
-        failed: verdicts that failed.
-        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
-        left_out: verdicts that rubric dropout left out, which are not among the others; not in the JSON if there are
-            none, and not counted before revision 0024 of the database.
-        failures: failed verdicts by kind of failure.
-        cached: verdicts without a call of their own: from the cache, or from a call of another request.
-        mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
-        responses: the number of responses.
-        modes: the reward modes.
-    """
-
-    requests: int
-    responses: int
-    scored: int
-    partial: int
-    unscored: int
-    mean_reward: float | None
-    mean_declared_reward: float | None = Field(default=None, exclude_if=is_missing)
-    verdicts: int
-    failed: int
-    uncertain: int = Field(default=0, exclude_if=is_unset)
-    left_out: int = Field(default=0, exclude_if=is_unset)
-    failures: dict[FailureKind, int]
-    cached: int
-    judge_calls: int
-    prompt_tokens_computed: int
-    prompt_tokens_reused: int
-    tokens_written: int
-    mean_seconds: float
-    modes: tuple[RewardMode, ...]
-
-
-class RunSummary(JudgingFigures):
-    """Statistics of a training run.
-
-    Attributes:
-        run: the run's name; null for requests without one.
-        modes: the reward modes used; empty if no reward was computed.
-        protocols, judges: the protocols and judges used; empty if no judge was called.
-        rubrics: the number of distinct rubric contents.
-        first_at, last_at: when its first and its last request was judged.
-    """
-
-    run: str | None
-    first_at: datetime
-    last_at: datetime
-    last_step: int | None
-    protocols: tuple[UsedProtocol, ...]
-    judges: tuple[str, ...]
-    rubrics: int
-
-
-class CriterionFigures(AnswerModel):
-    """Statistics of a criterion.
-
-    A high score means that the criterion's description applies. For a pitfall, or a criterion of negative weight, a
-    high rate is therefore bad.
-
-    Attributes:
-        verdicts: verdicts on the criterion, failed and uncertain ones included.
-        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
-        pass_rate: the share of scores of at least 0.5 among the verdicts with a score; null if there are none.
-        mean_score: the mean score of the verdicts with a score, in [0, 1]; null if there are none.
-        failed: verdicts that failed.
-    """
-
-    criterion: str
-    verdicts: int
-    failed: int
-    uncertain: int = Field(default=0, exclude_if=is_unset)
-    pass_rate: float | None
-    mean_score: float | None
-
-
-class RunStep(JudgingFigures):
-    """Statistics of a training step. `step` is null for requests without one.
-
-    `std_reward` is the population standard deviation of the step's rewards, null if there are none.
-
-    Attributes:
-        std_reward: the population standard deviation of the step's rewards; null if there are none.
-        criteria: the figures of each criterion.
-    """
-
-    step: int | None
-    std_reward: float | None
-    criteria: tuple[CriterionFigures, ...]
-
-
-class RunPage(AnswerModel):
-    """A page of runs, the most recently used first.
-
-    Attributes:
-        runs: the runs.
-    """
-
-    runs: tuple[RunSummary, ...]
-    next_cursor: str | None = None
-
-
-class RunReport(AnswerModel):
-    """A run and a page of its steps.
-
-    Attributes:
-        rubrics: the rubrics that judged the most responses, each with its newest name and version, if it has any.
-        criteria: the criteria with the most verdicts in the run; each step reports the same ones.
-        criteria_count: the number of criteria in the run.
-        next_cursor: fetches the next page of steps; null on the last.
-        run: the figures of the whole run.
-        steps: the figures of each step.
-    """
-
-    run: RunSummary
-    rubrics: tuple[PinnedRubric, ...]
-    criteria: tuple[CriterionFigures, ...]
-    criteria_count: int
-    steps: tuple[RunStep, ...]
-    next_cursor: str | None = None
-
-
-class MeasuredRate(AnswerModel):
-    """A rate of `labels` labelled verdicts, which are worth `effective_labels` independent ones.
-
-    Attributes:
-        value: the rate.
-        labels: the number of labelled verdicts.
-        effective_labels: how many independent verdicts they are worth.
-    """
-
-    value: float
-    labels: int
-    effective_labels: float
-
-
-class JudgeError(AnswerModel):
-    """The shares of met criteria that a judge passes (`sensitivity`), and of unmet ones that it fails.
-
-    Attributes:
-        sensitivity: the share of met criteria that the judge passes.
-        specificity: the share of unmet criteria that it fails.
-    """
-
-    sensitivity: MeasuredRate
-    specificity: MeasuredRate
-
-
-class MeasuredJudge(AnswerModel):
-    """A judge by its fingerprint, and the number of votes per criterion that it was asked for.
-
-    Attributes:
-        votes: the number of votes per criterion.
-    """
-
-    fingerprint: str
-    votes: int
-
-
-class CorrectedRate(AnswerModel):
-    """A criterion's pass rate in a run.
-
-    Attributes:
-        passed, verdicts: the judge's verdicts that passed, and all that did not fail.
-        groups: the number of groups that they belong to.
-        effective_verdicts: how many independent verdicts they are worth.
-        corrected: the rate without the judge's error, with its interval; null if it cannot be corrected.
-    """
-
-    criterion: str
-    passed: int
-    verdicts: int
-    groups: int
-    effective_verdicts: float
-    corrected: Interval | None = None
-
-
-class CorrectedRates(AnswerModel):
-    """The pass rates of a run, corrected for its judge's error if that was measured.
-
-    Attributes:
-        reason: why nothing is corrected; null if it is.
-        source: the measurement that was used, such as `calibration team@1`; null if none was found.
-        level: the level of the intervals.
-        judge_error: the judge's error by that measurement.
-        judges: the judges of the run; only a run with one can be corrected.
-        criteria: the criteria that the judge decided, without those whose verdicts all failed.
-    """
-
-    run: str | None
-    reason: str | None
-    source: str | None = None
-    level: float
-    judge_error: JudgeError | None = None
-    judges: tuple[MeasuredJudge, ...]
-    criteria: tuple[CorrectedRate, ...]
-
-
-class _Rules(AnswerModel):
-    """Rules of a request that the ledger records."""
-
-    def recorded(self) -> str:
-        """Return what differs from the defaults, as JSON."""
-        return self.model_dump_json(exclude_defaults=True)
-
-    @classmethod
-    def read(cls, recorded: str | None) -> Self | None:
-        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
-        try:
-            return None if recorded is None else cls.model_validate_json(recorded)
-        except ValidationError:
-            return None
-
-
-class JudgingRules(_Rules):
-    """How a request was judged, as the ledger records it. The fields are those of the request.
-
-    Attributes:
-        reverifies: the run whose responses it judged again.
-        uncertain_band: the band in force if the request was for verdicts only; of others, `RewardRules` have it.
-    """
-
-    judge: JudgeName = DEFAULT_JUDGE
-    judging: JudgingOptions = JudgingOptions()
-    reverifies: RunName | None = None
-    uncertain_band: UncertainBand | None = None
-
-
-class RewardRules(_Rules):
-    """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
-
-    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration. The saturated
-    criteria of `dropout` are named, whoever found them.
-    """
-
-    reward: RewardOptions = RewardOptions()
-    on_failure: FailurePolicy = "null"
-    uncertain_band: UncertainBand | None = None
-    on_uncertain: UncertainPolicy = "null"
-    dropout: RubricDropout | None = None
-
-    @classmethod
-    def of(cls, request: RewardRequest, band: UncertainBand | None) -> "RewardRules":
-        """Return the rules of a request, with the uncertain band in force."""
-        return cls(
-            reward=request.reward,
-            on_failure=request.on_failure,
-            uncertain_band=band,
-            on_uncertain=request.on_uncertain,
-            dropout=request.dropout,
-        )
 
 
 MeasureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,99}$")]
@@ -455,8 +189,8 @@ class RecomputeRequest(RequestModel):
     )
 
     run: RunName | None = None
-    first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    first_step: Count | None = None
+    last_step: Count | None = None
     protocol: UsedProtocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy | None = None
@@ -474,26 +208,14 @@ class RecomputeRequest(RequestModel):
         return self
 
 
-class RecomputedResponse(AnswerModel):
-    """A response's recomputed reward. `position` is its position in the group; see `ResponseReward` for the others.
+class RecomputedResponse(ComputedReward):
+    """A response's recomputed reward.
 
     Attributes:
         position: its position in the group, from 0.
-        declared_reward: as in `ResponseReward`.
-        unpenalised: the reward before penalties; null if there are none.
-        dropped: the number of criteria that the policy left out.
-        components: the component rewards by name; left out of the JSON if none were asked for.
     """
 
     position: int
-    reward: float | None
-    declared_reward: float | None = Field(default=None, exclude_if=is_missing)
-    unpenalised: float | None = None
-    status: Literal["scored", "partial", "unscored"]
-    policy_applied: AppliedPolicy | None = None
-    dropped: int = 0
-    components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
-    steps: tuple[StepReward, ...] = ()
 
 
 class RecomputedGroup(AnswerModel):

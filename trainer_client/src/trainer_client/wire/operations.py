@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.base import (
-    STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Count,
     Flag,
     NotStrictJsonError,
     RequestDict,
@@ -32,8 +32,7 @@ from trainer_client.wire.groups import (
 )
 from trainer_client.wire.judging import JudgeName, JudgingOptions, Priority
 from trainer_client.wire.rewards import RewardRequest
-from trainer_client.wire.usage import Usage
-from trainer_client.wire.verdicts import VerdictRequest
+from trainer_client.wire.verdicts import Usage, VerdictRequest
 
 OperationKind = Literal[
     "score", "reverify", "generate_rubrics", "validate_rubrics", "evaluate_judge", "discriminate_rubrics"
@@ -108,8 +107,8 @@ class ReverifyOperation(RequestModel):
     into: RunName | None = None
     verdicts: Literal["failed", "all"] = "failed"
     share: BoundedFloat = Field(default=1.0, gt=0, le=1)
-    first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    first_step: Count | None = None
+    last_step: Count | None = None
     judge: JudgeName | None = None
     judging: JudgingOptions = JudgingOptions()
     rubric: RubricChoice | None = None

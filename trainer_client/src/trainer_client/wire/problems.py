@@ -1,16 +1,53 @@
-"""Errors on the wire: RFC 9457 problem details that say whether a retry can help.
+"""Errors on the wire: RFC 9457 problem details, which say whether a retry can help and where the documentation is.
 
 A problem with an unknown field names the known fields there, the one that was probably meant, and where it exists.
 """
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from importlib.metadata import version
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, Tag
 
-from trainer_client.documentation import error_url
 from trainer_client.wire.base import MAX_ERRORS, AnswerModel
+
+SITE_URL = "https://adjudge.github.io/adjudge"
+"""The site of the documentation. Below it is a folder for each minor version, such as `0.3`."""
+
+
+class Meaning(NamedTuple):
+    """What a code of a failure or of a finding means, and what to do about it."""
+
+    meaning: str
+    remedy: str
+
+
+def error_url(code: str) -> str:
+    """Return the address of the section about an error: a problem type without `urn:adjudge:`, or another code."""
+    return _section("errors", code)
+
+
+def findings_url(code: str = "") -> str:
+    """Return the address of the section about a finding; without a code, of the page of all findings."""
+    return _section("findings", code)
+
+
+def setting_url(variable: str) -> str:
+    """Return the address of the section about a setting, such as ADJUDGE_PORT."""
+    return _section("settings", variable.lower())
+
+
+def _section(page: str, section: str) -> str:
+    return f"{SITE_URL}/{_minor_version()}/reference/{page}/{'#' * bool(section)}{section}"
+
+
+@cache
+def _minor_version() -> str:
+    major, minor, *_ = version("adjudge-client").split(".")
+    return f"{major}.{minor}"
+
 
 ProblemType = Literal[
     "urn:adjudge:invalid-request",

@@ -4,54 +4,47 @@ The request holds groups of responses, the rubric to judge them by, and how verd
 the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from trainer_client.documentation import Meaning
 from trainer_client.modes import MODES, JudgingProtocol, RewardMode, UsedProtocol
 from trainer_client.wire.base import (
     LIMIT_ERRORS,
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Coefficient,
     Flag,
     RequestList,
     RequestModel,
     SafeInt,
+    Share,
     is_missing,
     is_unset,
 )
-from trainer_client.wire.criteria import CriterionId, CriterionKind, VerificationMethod
+from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import (
     MAX_RUN_CHARACTERS,
     Group,
     JudgingRequest,
+    RunName,
     as_response,
     check_given_steps,
 )
-from trainer_client.wire.judging import (
-    MAX_RANKED,
-    JudgeName,
-    JudgingOptions,
-    LengthPenalty,
-    OverlongPenalty,
-    Priority,
-    RankingReport,
-    RankingSchedule,
-    ranking_problem,
-)
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority
 from trainer_client.wire.options import Option
 from trainer_client.wire.problems import Problem
-from trainer_client.wire.usage import JudgeInfo, Usage
-
-
-def _in_order(band: tuple[float, float]) -> tuple[float, float]:
-    if band[0] > band[1]:
-        raise ValueError(f"the uncertain band begins at {band[0]:g} and ends at {band[1]:g}; write the lower end first")
-    return band
-
+from trainer_client.wire.verdicts import (
+    JudgeInfo,
+    PinnedRubric,
+    ResponseVerdicts,
+    UncertainBand,
+    Usage,
+    VerdictUse,
+    why_no_probability,
+)
 
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
@@ -77,18 +70,6 @@ def needs_whole_groups(mode: object, weighting: object = "declared") -> bool:
 
 NEEDS_NO_RUBRIC = frozenset({name for name, mode in MODES.items() if mode.reads == "response"})
 
-UncertainBand = Annotated[
-    tuple[
-        Annotated[float, Field(ge=0, le=1), STRICT_NUMBER],
-        Annotated[float, Field(ge=0, le=1), STRICT_NUMBER],
-    ],
-    AfterValidator(_in_order),
-]
-"""Two calibrated probabilities, LOW and HIGH: a verdict is uncertain if LOW <= probability < HIGH. Equal ones mean that
-no verdict is uncertain."""
-
-VerdictUse = Literal["verdict", "probability"]
-"""What of a yes/no verdict enters a reward: its score of 0 or 1, or the calibrated probability of yes."""
 
 NOT_LINEAR: dict[RewardMode, str] = {name: mode.not_linear for name, mode in MODES.items() if mode.not_linear}
 """The modes whose reward is not linear in the scores of criteria, and why. All other modes are linear."""
@@ -96,30 +77,90 @@ NOT_LINEAR: dict[RewardMode, str] = {name: mode.not_linear for name, mode in MOD
 WEIGHED: tuple[RewardMode, ...] = tuple(name for name, mode in MODES.items() if mode.weighs)
 """The modes whose reward is linear in the weights of criteria, but for the size of the rubric."""
 
-YES_NO_PROTOCOLS: tuple[UsedProtocol, ...] = ("binary", "stepwise", "comparison")
-"""The protocols whose verdicts are yes or no, and so have a probability of yes."""
-
-
-def why_no_probability(protocol: UsedProtocol | None, judging: JudgingOptions) -> str | None:
-    """Return why verdicts judged like this have no probability of yes, and what to change; None if they have one."""
-    if protocol not in YES_NO_PROTOCOLS:
-        return (
-            f"verdicts of the protocol {protocol!r} are grades and have no probability of yes; use judging.protocol "
-            "'binary' or 'stepwise'"
-        )
-    if judging.criteria_per_call not in (None, 1):
-        return (
-            f"with judging.criteria_per_call {judging.criteria_per_call!r} the judge writes its verdicts, which then "
-            "have no probability; leave out criteria_per_call"
-        )
-    return None
-
 
 ComponentsBy = Literal["criterion", "kind", "tag"]
 """What the components of a reward are made of: each criterion, or the criteria of a kind, or of a first tag."""
 
 Weighting = Literal["declared", "contrast"]
 """The weights of criteria in a reward: those of the rubric, or more for those on which a group's responses differ."""
+
+
+class LengthPenalty(RequestModel):
+    """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
+
+    Attributes:
+        coefficient: what each token takes from the reward.
+        target_tokens: the length without a penalty; a shorter response gains.
+        excess_only: leave the reward of shorter responses unchanged.
+    """
+
+    coefficient: Coefficient = 1e-4
+    target_tokens: SafeInt = Field(default=2000, ge=0)
+    excess_only: Flag = False
+
+
+class OverlongPenalty(RequestModel):
+    """Subtract up to 1 from the reward of a response whose length nears the generation limit (DAPO's soft punishment).
+
+    Attributes:
+        limit_tokens: the generation limit, where the penalty is 1.
+        buffer_tokens: how far below the limit the penalty begins; it grows linearly.
+    """
+
+    limit_tokens: SafeInt = Field(ge=1)
+    buffer_tokens: SafeInt = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> "OverlongPenalty":
+        if self.buffer_tokens > self.limit_tokens:
+            raise ValueError("buffer_tokens exceeds limit_tokens; use at most limit_tokens")
+        return self
+
+
+RankingSchedule = Literal["all_pairs", "swiss", "pivot"]
+"""Which pairs of a group are compared; `RewardOptions.schedule` says what each one means."""
+
+MAX_RANKED = 512
+"""The most responses of a group in the mode `ranking`."""
+
+
+class RankingReport(AnswerModel):
+    """How a group was compared in the mode `ranking`, and how much the order of showing decided.
+
+    Attributes:
+        schedule: the schedule in force.
+        pairs: the pairs that were to be compared, each in both orders.
+        failed: the pairs without an answer in both orders. They count neither as a win nor as a loss.
+        inconsistent: the answered pairs on which the judge's verdicts in the two orders differ.
+        first_preferred: over the answered pairs, how often the judge preferred the response that was shown first. A
+            judge without position bias has 0.5; one that always takes the first has 1. Null without an answered pair.
+    """
+
+    schedule: RankingSchedule
+    pairs: int
+    failed: int
+    inconsistent: int
+    first_preferred: float | None = None
+
+
+def ranking_problem(responses: Sequence[int], judging: JudgingOptions) -> str | None:
+    """Return what to change about a request for a ranking; None if it can be answered.
+
+    Args:
+        responses: the number of responses of each group.
+        judging: how the judge is to be asked.
+    """
+    for index, count in enumerate(responses):
+        if not 2 <= count <= MAX_RANKED:
+            return f"groups.{index} has {count} responses: send 2 to {MAX_RANKED} in one group, or use another mode"
+    unused = {
+        "votes": judging.votes > 1,
+        "temperature": bool(judging.temperature),
+        "criteria_per_call": judging.criteria_per_call not in (None, 1),
+        "truncate": judging.truncate,
+        "passages": judging.passages is not None,
+    }
+    return next((f"leave out judging.{name}" for name, given in unused.items() if given), None)
 
 
 class RewardOptions(RequestModel):
@@ -158,7 +199,7 @@ class RewardOptions(RequestModel):
     gate_fraction: BoundedFloat = Field(default=0.5, ge=0, le=1)
     length_penalty: LengthPenalty | None = None
     overlong_penalty: OverlongPenalty | None = None
-    truncation_factor: Annotated[float, Field(ge=0, le=1), STRICT_NUMBER] | None = None
+    truncation_factor: Share | None = None
     use: VerdictUse = "verdict"
     schedule: RankingSchedule = "all_pairs"
     rounds: Annotated[int, Field(ge=1, le=MAX_RANKED), STRICT_NUMBER] | None = None
@@ -372,161 +413,62 @@ class RewardRequest(JudgingRequest):
                     )
 
 
-FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input", "decoy"]
+class _Rules(AnswerModel):
+    """Rules of a request that the ledger records."""
 
-FAILURE_MEANINGS: Final[Mapping[FailureKind, Meaning]] = {
-    "parse": Meaning(
-        "The judge's output could not be read as an answer. For a program, the text or the expected answer could not "
-        "be read.",
-        "Use another judge model, or fewer `criteria_per_call`. For a program, correct the `expected` answer.",
-    ),
-    "timeout": Meaning(
-        "The verdict was not ready by the request's deadline. Or a check exceeded its 5 CPU seconds, or an endpoint "
-        "sent nothing for its `?timeout_s=`.",
-        "Use a longer `deadline_s`, or send fewer responses at once. For a check, use another pattern or formula.",
-    ),
-    "engine": Meaning(
-        "The engine gave no answer in two attempts. An endpoint withheld it (content filter, refusal, tool call), "
-        "broke it off, or has no quota left. For a program, its process died.",
-        "Look at the server's log, and try the engine with `adjudge doctor URL`.",
-    ),
-    "overloaded": Meaning(
-        "An endpoint of the OpenAI API refused the call under load, twice.",
-        "Lower the engine's `?concurrency=`, or use a larger endpoint.",
-    ),
-    "truncated_input": Meaning(
-        "The texts are longer than the judge can read: the prompt and the tokens reserved for the judge's output "
-        "exceed its context.",
-        "Set `judging.truncate` or `judging.passages`, or raise the engine's `?context=`.",
-    ),
-    "decoy": Meaning(
-        "The judge said that the response meets a decoy criterion, and the request has such responses fail "
-        "(`judging.on_decoy`).",
-        "Read the response. It deceives the judge, or the judge is too weak.",
-    ),
-}
-"""What each kind of failure means, and what helps."""
+    def recorded(self) -> str:
+        """Return what differs from the defaults, as JSON."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def read(cls, recorded: str | None) -> Self | None:
+        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
+        try:
+            return None if recorded is None else cls.model_validate_json(recorded)
+        except ValidationError:
+            return None
+
+
+class JudgingRules(_Rules):
+    """How a request was judged, as the ledger records it. The fields are those of the request.
+
+    Attributes:
+        reverifies: the run whose responses it judged again.
+        uncertain_band: the band in force if the request was for verdicts only; of others, `RewardRules` have it.
+    """
+
+    judge: JudgeName = DEFAULT_JUDGE
+    judging: JudgingOptions = JudgingOptions()
+    reverifies: RunName | None = None
+    uncertain_band: UncertainBand | None = None
+
+
+class RewardRules(_Rules):
+    """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
+
+    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration. The saturated
+    criteria of `dropout` are named, whoever found them.
+    """
+
+    reward: RewardOptions = RewardOptions()
+    on_failure: FailurePolicy = "null"
+    uncertain_band: UncertainBand | None = None
+    on_uncertain: UncertainPolicy = "null"
+    dropout: RubricDropout | None = None
+
+    @classmethod
+    def of(cls, request: RewardRequest, band: UncertainBand | None) -> "RewardRules":
+        """Return the rules of a request, with the uncertain band in force."""
+        return cls(
+            reward=request.reward,
+            on_failure=request.on_failure,
+            uncertain_band=band,
+            on_uncertain=request.on_uncertain,
+            dropout=request.dropout,
+        )
+
 
 ResponseStatus = Literal["scored", "partial", "unscored"]
-VerdictStatus = Literal["ok", "failed", "uncertain", "left_out"]
-
-
-class Failure(AnswerModel):
-    """Why judging a criterion failed. A failure never counts as a wrong answer.
-
-    Attributes:
-        kind, detail: what went wrong: as a word, such as `parse` for a reply that could not be read; and in a sentence.
-    """
-
-    kind: FailureKind
-    detail: str
-
-
-class MemberVerdict(AnswerModel):
-    """What one judge of a cascade or panel said: its `score` and `probability`, or the kind of its `failure`."""
-
-    judge: str
-    score: float | None = None
-    probability: float | None = None
-    failure: FailureKind | None = None
-
-
-class TurnVerdict(AnswerModel):
-    """The verdict on one turn.
-
-    Attributes:
-        turn: the turn's number, from 1: the Nth message of role `assistant`.
-        score: in [0, 1]; null if judging failed.
-        probability: the calibrated probability of yes, if there is one.
-        failure: the kind of the failure; null if there is none.
-    """
-
-    turn: int
-    score: float | None = None
-    probability: float | None = None
-    failure: FailureKind | None = None
-
-
-class Passage(AnswerModel):
-    """A part of a text that a verdict was asked on.
-
-    Attributes:
-        text: which text: the `response`, or the group's `grounding`.
-        start, end: a half-open range of Unicode code points of the text as sent.
-    """
-
-    text: Literal["response", "grounding"]
-    start: int
-    end: int
-
-
-VerdictMethod = VerificationMethod | Literal["no_content"]
-
-
-class Verdict(AnswerModel):
-    """The verdict on one criterion for one response.
-
-    Attributes:
-        status: `ok`; `failed`, if there is no verdict; `uncertain`, if its probability lies in the uncertain band; or
-            `left_out`, if rubric dropout left the criterion out.
-        score: in [0, 1]; null unless `status` is `ok`.
-        probability: the calibrated probability of yes, equal to `raw_probability` if the judge has no calibration. If
-            present, `score` is 1 if and only if it is at least 0.5. Null if the engine returns no probabilities.
-        raw_probability: the judge's probability of yes divided by that of yes and no together, before any output
-            constraint and before calibration. Null if the engine returns no probabilities. Under contextual
-            calibration, its log-odds are those of the judge's answer less those of `content_free_probability`.
-        content_free_probability: under contextual calibration, the judge's probability of yes about an empty response;
-            left out of the JSON otherwise.
-        choice_mass: the share of the judge's total probability that fell on the allowed answers. Null if the engine
-            returns no probabilities, or only those of the allowed answers among themselves.
-        grade: the grade on the criterion's own scale: 0..scale (`graded`), 0..weight (`checklist`) or 1..10 (`likert`).
-            If the judge's probabilities of the grades are read, it is the expected grade, such as 2.7; else it is the
-            number that the judge wrote. Points outside 0..weight are kept here as written, and `score` is then 0 or 1.
-        step: the step that the verdict is attributed to: 0 for the whole response, -1 for no step, null if no step was
-            asked for.
-        method: what decided: the judge, or a program; `no_content` if the response says nothing, so that it cannot meet
-            the criterion.
-        votes: the score of each vote if several were requested, null for a failed one. `score` is then the majority,
-            and the probabilities are means.
-        members: what each judge of a cascade or panel said, in order, without those that were not asked. Empty for any
-            other judge, for a failed verdict, and if several votes were requested.
-        turns: the verdict on each turn, for a criterion that applies to each turn; left out of the JSON otherwise.
-            `step` is then the turn that decides the verdict, 0 if they do together.
-        passages: under `judging.passages`, what the judge was shown of texts that are longer than that, in order; left
-            out of the JSON for a verdict on whole texts. Empty if no passage was found.
-    """
-
-    criterion: str
-    status: VerdictStatus
-    score: float | None = None
-    probability: float | None = None
-    raw_probability: float | None = None
-    content_free_probability: float | None = Field(default=None, exclude_if=is_unset)
-    choice_mass: float | None = None
-    grade: float | None = None
-    step: int | None = None
-    rationale: str | None = None
-    method: VerdictMethod = "judge"
-    votes: tuple[float | None, ...] = ()
-    failure: Failure | None = None
-    cached: bool = False
-    members: tuple[MemberVerdict, ...] = ()
-    turns: tuple[TurnVerdict, ...] = Field(default=(), exclude_if=is_unset)
-    passages: tuple[Passage, ...] | None = Field(default=None, exclude_if=is_missing)
-
-    def value(self, use: VerdictUse) -> float | None:
-        """Return the number in [0, 1] that enters a reward; None if there is none.
-
-        It is `score`, or with `probability` the calibrated probability of yes. What a program decided is certain, so
-        its score counts either way.
-        """
-        hard = use == "verdict" or self.score is None or self.method != "judge"
-        return self.score if hard else self.probability
-
-    @property
-    def judge_failure(self) -> FailureKind | None:
-        """Why the judge gave no verdict; None if it did, or if a program was responsible for it."""
-        return self.failure.kind if self.failure is not None and self.method == "judge" else None
 
 
 class StepReward(AnswerModel):
@@ -546,8 +488,8 @@ class StepReward(AnswerModel):
     delta: float | None = None
 
 
-class ResponseReward(AnswerModel):
-    """One response's reward and the verdicts and steps it was computed from.
+class ComputedReward(AnswerModel):
+    """The reward of a response, and how it was determined.
 
     Attributes:
         declared_reward: under the weighting `contrast`, the reward under the rubric's own weights, with the same
@@ -558,7 +500,6 @@ class ResponseReward(AnswerModel):
         dropped: the number of criteria that the policy left out.
         components: the component rewards by name, before penalties; null where a missing verdict could change one. Left
             out of the JSON if none were asked for.
-        verdicts: the verdicts behind it, one for each criterion.
     """
 
     reward: float | None
@@ -568,11 +509,11 @@ class ResponseReward(AnswerModel):
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     components: dict[str, float | None] = Field(default={}, exclude_if=is_unset)
-    characters_omitted: int = 0
-    characters_hidden: int = 0
-    suspicious: bool | None = None
-    verdicts: tuple[Verdict, ...]
     steps: tuple[StepReward, ...] = ()
+
+
+class ResponseReward(ResponseVerdicts, ComputedReward):
+    """One response's reward and the verdicts and steps it was computed from."""
 
     @property
     def known_components(self) -> dict[str, float]:
@@ -606,14 +547,6 @@ class GroupRewards(AnswerModel):
     component_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     criterion_weights: dict[str, float] = Field(default={}, exclude_if=is_unset)
     responses: tuple[ResponseReward, ...]
-
-
-class PinnedRubric(AnswerModel):
-    """A rubric that the request used: its immutable digest, and its name and version if it was used by reference."""
-
-    digest: str
-    name: str | None = None
-    version: int | None = None
 
 
 class RewardSummary(AnswerModel):

@@ -197,8 +197,6 @@ class Retirement(AnswerModel):
 class RubricVersion(AnswerModel):
     """One version of a named rubric. It is immutable, except that it can be retired and restored.
 
-    `parent` is the version of the same name that it was made from, null for the first.
-
     Attributes:
         criteria: the criteria, in the order of publication.
     """
@@ -222,8 +220,7 @@ class RubricVersion(AnswerModel):
 class RubricSummary(AnswerModel):
     """A named rubric in a list, with the version that its name alone refers to.
 
-    That is the newest version that is not retired. If all versions are retired, it is the newest one, and `retired` is
-    true. `aliases` maps each alias of the rubric to its version.
+    That is the newest version that is not retired. If all versions are retired, it is the newest one.
 
     Attributes:
         latest_version: the version that the name alone refers to.
@@ -241,7 +238,7 @@ class RubricSummary(AnswerModel):
 
 
 class RubricPage(AnswerModel):
-    """A page of rubrics, sorted by name. `next_cursor` fetches the next page and is null on the last.
+    """A page of rubrics, sorted by name.
 
     Attributes:
         rubrics: the rubrics, by name.
@@ -266,7 +263,7 @@ class VersionSummary(AnswerModel):
 
 
 class RubricHistory(AnswerModel):
-    """A page of the versions of a rubric, newest first. `next_cursor` fetches the next page and is null on the last.
+    """A page of the versions of a rubric, newest first.
 
     Attributes:
         versions: the versions, newest first.
@@ -341,56 +338,46 @@ class PlacedCriterion(AnswerModel):
     criterion: Criterion
 
 
-class Rewording(AnswerModel):
-    """A criterion whose description changed.
+class _CriterionChange(AnswerModel):
+    """Something of a criterion that differs between two versions.
 
     Attributes:
         id: the criterion's id.
-        before, after: its description in that version.
+        before, after: what it is in that version.
     """
 
     id: str
+
+
+class Rewording(_CriterionChange):
+    """A criterion whose description changed."""
+
     before: str
     after: str
 
 
-class Reweighting(AnswerModel):
-    """A criterion whose weight changed.
+class Reweighting(_CriterionChange):
+    """A criterion whose weight changed."""
 
-    Attributes:
-        id: the criterion's id.
-        before, after: its weight in that version.
-    """
-
-    id: str
     before: float
     after: float
 
 
-class FieldChange(AnswerModel):
+class FieldChange(_CriterionChange):
     """A change of another field of a criterion. Each changed field has its own entry.
 
     Attributes:
-        id: the criterion's id.
         field: the field that changed.
-        before, after: its value in that version.
     """
 
-    id: str
     field: Literal["kind", "tags", "scale", "verification"]
     before: JsonValue
     after: JsonValue
 
 
-class CriterionMove(AnswerModel):
-    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0.
+class CriterionMove(_CriterionChange):
+    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0."""
 
-    Attributes:
-        id: the criterion's id.
-        before, after: its position in that version, from 0.
-    """
-
-    id: str
     before: int
     after: int
 
@@ -405,8 +392,7 @@ class DiffSide(AnswerModel):
 class RubricDiff(AnswerModel):
     """The difference between two versions of a rubric. Applied to the first version, it gives the second.
 
-    A criterion appears in every list that applies to it. `moved` is the smallest set of criteria that explains the new
-    order. `unchanged` is the number of criteria in none of the lists.
+    A criterion appears in every list that applies to it.
 
     Attributes:
         before, after: the versions compared.
@@ -415,7 +401,7 @@ class RubricDiff(AnswerModel):
         reworded: criteria with another description.
         reweighted: criteria with another weight.
         changed: changes of other fields.
-        moved: criteria in another position.
+        moved: the smallest set of criteria that explains the new order.
         unchanged: the number of criteria in none of the lists.
     """
 

@@ -10,6 +10,7 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Count,
     RequestList,
     RequestModel,
     UTCTime,
@@ -72,8 +73,8 @@ class NewLimits(RequestModel):
 
     weight: BoundedFloat = Field(default=1.0, gt=0)
     requests_per_minute: Annotated[int, Field(ge=1, le=2**31 - 1), STRICT_NUMBER] | None = None
-    tokens_per_day: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    tokens_total: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    tokens_per_day: Count | None = None
+    tokens_total: Count | None = None
 
     def limits(self) -> Limits:
         """The limits, as the store has them."""

@@ -28,7 +28,7 @@ from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample
 from trainer_client.steps import WHOLE_RESPONSE
 from trainer_client.wire import Criterion, Verdict
-from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.rewards import RewardRules
 
 NUMBER, REWARD = "number", "reward"
 """The orders of responses, beside that by the verdict on a criterion (`c3` for the fourth one)."""

@@ -48,7 +48,7 @@ from rubric_store.ledger.rows import (
     VerdictKey,
 )
 from trainer_client.wire import DEFAULT_JUDGE, Criterion, Verdict
-from trainer_client.wire.monitors import MonitorFinding
+from trainer_client.wire.runs import MonitorFinding
 
 REASONS: Mapping[Reason, str] = {
     "close": "the probability is close to 0.5",

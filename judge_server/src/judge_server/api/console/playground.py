@@ -44,9 +44,8 @@ from trainer_client.wire import (
     groups,
 )
 from trainer_client.wire.base import NotStrictJsonError, strict_json
-from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, PROTOCOLS_FOR
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, PROTOCOLS_FOR, RewardRules
 
 RUN = "playground"
 """The run under which the playground's requests are recorded."""

@@ -41,7 +41,7 @@ from judge_server.auth.authenticator import require_scope
 from judge_server.errors import InvalidRequest, NotReady, ServiceError
 from judge_server.ports import LedgerReader
 from trainer_client import __version__
-from trainer_client.documentation import error_url, findings_url
+from trainer_client.wire.problems import error_url, findings_url
 from trainer_client.wire.tenants import Scope
 
 log = logging.getLogger("adjudge")

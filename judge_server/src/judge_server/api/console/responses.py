@@ -34,8 +34,8 @@ from rubric_store.ledger.rows import (
 from trainer_client.dropout import read_sample
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, Passage, RewardOptions, Verdict
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import FailureKind, VerdictStatus
+from trainer_client.wire.rewards import RewardRules
+from trainer_client.wire.verdicts import FailureKind, VerdictStatus
 
 T = TypeVar("T")
 Place = tuple[bytes, int, int]

@@ -28,9 +28,8 @@ from rubric_store.ledger.rows import (
     RunCharts,
     StepBucket,
 )
-from trainer_client.wire.ledger import CriterionFigures
-from trainer_client.wire.monitors import MonitorFinding
-from trainer_client.wire.rewards import FAILURE_MEANINGS
+from trainer_client.wire.runs import CriterionFigures, MonitorFinding
+from trainer_client.wire.verdicts import FAILURE_MEANINGS
 
 _FAILURES: dict[str, str] = {kind: " ".join(meaning) for kind, meaning in FAILURE_MEANINGS.items()}
 

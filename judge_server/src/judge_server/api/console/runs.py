@@ -25,9 +25,9 @@ from rubric_store.ledger.rows import (
     RunChartQuery,
     RunReportQuery,
 )
-from trainer_client.wire.ledger import EXPORT_KINDS, ExportSummary, JudgingRules, RunReport
-from trainer_client.wire.monitors import MonitorFinding
-from trainer_client.wire.run_audits import AuditExample
+from trainer_client.wire.ledger import EXPORT_KINDS, ExportSummary
+from trainer_client.wire.rewards import JudgingRules
+from trainer_client.wire.runs import AuditExample, MonitorFinding, RunReport
 
 router = PageRouter()
 

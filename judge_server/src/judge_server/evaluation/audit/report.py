@@ -31,7 +31,7 @@ from judge_server.ledger.rows import encode_cursor
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from rubric_store.ledger.rows import LabelFilter, RunChartQuery, VerdictKey
-from trainer_client.wire.run_audits import (
+from trainer_client.wire.runs import (
     MAX_AGAINST,
     SELF_INTERNALIZATION_GAP,
     AuditAnswer,

@@ -31,7 +31,7 @@ from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import SATISFIED_THRESHOLD, Calibration, ProbabilityMap, criterion_key
 from trainer_client.wire import UncertainBand
 from trainer_client.wire.criteria import CriterionKind
-from trainer_client.wire.ledger import JudgeError
+from trainer_client.wire.runs import JudgeError
 
 Method: TypeAlias = Literal["platt", "beta", "isotonic"]
 

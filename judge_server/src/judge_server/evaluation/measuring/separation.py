@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from judge_server.intervals import wilson
-from trainer_client.documentation import Meaning
 from trainer_client.wire import Criterion, ResponseReward
+from trainer_client.wire.problems import Meaning
 
 MAX_SUMMARY_CRITERIA = 200
 

@@ -18,9 +18,18 @@ from statistics import fmean, pvariance
 from typing import Any, NamedTuple, TypeVar
 
 from judge_server.intervals import wilson
-from trainer_client.measures import Novelty, average_at_k, best_of_n, faithfulness, novelty, pass_at_k, point_biserial
+from trainer_client.measures import (
+    LoopSigns,
+    Novelty,
+    average_at_k,
+    best_of_n,
+    faithfulness,
+    loop_statistics,
+    novelty,
+    pass_at_k,
+    point_biserial,
+)
 from trainer_client.steps import split_steps
-from trainer_client.text.loops import LoopSigns, loop_statistics
 from trainer_client.wire import Comparison
 
 RESAMPLES = 500

@@ -10,8 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from judge_server.ledger.monitoring.monitors import monitor_runs
 from judge_server.ports import RunReader
-from trainer_client.wire.monitors import MonitorThresholds, Severity
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
+from trainer_client.wire.runs import MonitorThresholds, Severity
 
 log = logging.getLogger("adjudge")
 

@@ -18,7 +18,7 @@ from judge_server.intervals import ROUNDING, correlation_interval, mean_interval
 from judge_server.ledger.monitoring.signals import MET_FROM
 from judge_server.ports import RunReader
 from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
-from trainer_client.wire.monitors import (
+from trainer_client.wire.runs import (
     GoldComparison,
     Interval,
     MonitorFinding,

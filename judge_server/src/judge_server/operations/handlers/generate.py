@@ -39,7 +39,7 @@ from rubric_store.rubrics.rows import CriterionValidity
 from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion
 from trainer_client.wire.operations import GenerateOperation, ValidateOperation
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.verdicts import Usage
 
 CHUNK_PARAMETER = "operation_chunk"
 """The name of the chunk among the lineage parameters of a revised rubric."""

@@ -35,10 +35,10 @@ from trainer_client.wire import (
     VerdictAnswer,
     VerdictRequest,
 )
-from trainer_client.wire.ledger import JudgingRules, RewardRules
 from trainer_client.wire.operations import MAX_INPUTS, ReverifyOperation
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.usage import Usage
+from trainer_client.wire.rewards import JudgingRules, RewardRules
+from trainer_client.wire.verdicts import Usage
 
 _READ_AT_ONCE = 2_000
 _PART_CHARACTERS = 4_000_000

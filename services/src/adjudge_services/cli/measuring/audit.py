@@ -22,8 +22,8 @@ if not OPTIONS_ONLY:
     from judge_server.evaluation.audit.report import audit_run
     from rubric_store import SQLLedger
     from trainer_client import AsyncClient
-    from trainer_client.documentation import findings_url
-    from trainer_client.wire.run_audits import (
+    from trainer_client.wire.problems import findings_url
+    from trainer_client.wire.runs import (
         AuditAnswer,
         AuditComparison,
         AuditedCriterion,

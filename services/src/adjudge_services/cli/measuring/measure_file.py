@@ -25,8 +25,7 @@ from judge_server.evaluation.measuring.trajectories import (
 )
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
-from trainer_client.measures import self_bleu
-from trainer_client.text.loops import LoopSigns, loops
+from trainer_client.measures import LoopSigns, loops, self_bleu
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,

@@ -15,8 +15,7 @@ from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from trainer_client import AsyncClient
-from trainer_client.measures import self_bleu
-from trainer_client.text.loops import loops
+from trainer_client.measures import loops, self_bleu
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Prompt
 from trainer_client.wire.groups import Response

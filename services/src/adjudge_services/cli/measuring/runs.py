@@ -45,10 +45,17 @@ if not OPTIONS_ONLY:
     from rubric_store import SQLLedger
     from rubric_store.ledger.rows import RunRange, RunReportQuery
     from trainer_client import AsyncClient
-    from trainer_client.documentation import findings_url
     from trainer_client.errors import NotFound
-    from trainer_client.wire.ledger import CorrectedRates, RunReport, RunStep, RunSummary
-    from trainer_client.wire.monitors import Interval, MonitorReport, Severity
+    from trainer_client.wire.problems import findings_url
+    from trainer_client.wire.runs import (
+        CorrectedRates,
+        Interval,
+        MonitorReport,
+        RunReport,
+        RunStep,
+        RunSummary,
+        Severity,
+    )
 
 NO_RUN = "(no run)"
 _BARS = "▁▂▃▄▅▆▇█"

@@ -46,8 +46,8 @@ if not OPTIONS_ONLY:
         separation,
     )
     from trainer_client import AdjudgeError, AsyncClient
-    from trainer_client.documentation import findings_url
     from trainer_client.wire import Criterion, RubricContent
+    from trainer_client.wire.problems import findings_url
 
 _ROWS = 25
 _TABLE_WIDTH = 80

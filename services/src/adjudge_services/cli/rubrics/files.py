@@ -48,8 +48,8 @@ if not OPTIONS_ONLY:
     )
     from rubric_store.formats.reading import check_format
     from rubric_store.lint import Finding, Severity, lint
-    from trainer_client.documentation import findings_url
     from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
+    from trainer_client.wire.problems import findings_url
 
 Result = TypeVar("Result")
 _PAGE = 500

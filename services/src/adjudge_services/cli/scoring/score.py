@@ -61,7 +61,6 @@ if not OPTIONS_ONLY:
     )
     from adjudge_services.settings import Settings
     from judge_server.evaluation.row_files import RowFile, parse_columns
-    from trainer_client.documentation import error_url
     from trainer_client.steps import NO_STEP
     from trainer_client.wire import (
         NEEDS_NO_RUBRIC,
@@ -72,6 +71,7 @@ if not OPTIONS_ONLY:
         Usage,
         Verdict,
     )
+    from trainer_client.wire.problems import error_url
 
 _VERDICTS_A_LINE = 3
 _GROUP_WIDTH = 20

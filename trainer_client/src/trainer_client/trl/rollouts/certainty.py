@@ -14,9 +14,9 @@ import torch
 from trl.trainer.grpo_trainer import add_fused_lm_head
 from trl.trainer.utils import create_model_from_path, get_config_model_id
 
-from trainer_client._inputs import as_text
 from trainer_client.errors import InvalidRequest
 from trainer_client.measures import rouge_l_f1
+from trainer_client.rows.tables import as_text
 from trainer_client.text.offsets import TokenOffsets
 from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning
 from trainer_client.trl.methods import Rollout

@@ -29,7 +29,7 @@ from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.trl.scoring.results import ScoredRow
 from trainer_client.wire import Criterion
-from trainer_client.wire.run_audits import SELF_INTERNALIZATION_GAP
+from trainer_client.wire.runs import SELF_INTERNALIZATION_GAP
 
 GenerationOutput = tuple[Any, ...]
 """The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""

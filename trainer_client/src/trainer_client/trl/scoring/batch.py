@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError, NotReady
+from trainer_client.rewards import as_number
 from trainer_client.rows.judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
 from trainer_client.rows.reading import RowBatch
+from trainer_client.rows.tables import RubricOrReference, is_empty_rubric, parse_rubric
 from trainer_client.trl.scoring.ranks import RankSummary, format_counts
 from trainer_client.trl.scoring.results import ScoredRow, failed_to_reward, failures_of, judged_reward
 from trainer_client.wire import Criterion, PinnedRubric, ResponseReward, RubricContent, RubricVersion, Usage

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_client._inputs import RubricOrReference
 from trainer_client.client.keywords import RewardKeywords
-from trainer_client.rows.tables import failure_kinds
+from trainer_client.rows.tables import RubricOrReference, failure_kinds
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import ZERO_POLICIES, Criterion, PromptOpens, ReasoningPart, Response, ResponseReward, Usage
 from trainer_client.wire.judging import StepRule

@@ -19,7 +19,9 @@ from trainer_client.adapters.scorer import RubricScorer
 from trainer_client.trl import RubricReward
 
 RUBRIC = [{"id": "c1", "description": "states the number"}]
+
 ROUNDS = 12
+
 fork = multiprocessing.get_context("fork")
 
 
@@ -217,7 +219,7 @@ async def test_a_client_blocks_where_an_event_loop_runs_as_in_a_notebook(url):
 
 def test_ctrl_c_ends_a_request_that_hangs(service):
     service.script(ScriptedReply(hang=True))
-    interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    interrupt = threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     interrupt.start()
     with Client(service.url) as client, pytest.raises(KeyboardInterrupt):
         client.rubric("math/quadratics")

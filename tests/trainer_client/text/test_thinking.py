@@ -1,5 +1,6 @@
-"""Thinking blocks are separated from answers, in texts and messages, and the requested part is judged."""
+"""Thinking and answer, told apart by exact tags, and the part that is judged."""
 
+import re
 from dataclasses import astuple
 from typing import Any, get_args
 
@@ -7,17 +8,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from judge_server.judging.prompts.fencing import LONGEST_TOKEN, neutralise
+from trainer_client.text.pieces import PIECE, find_in_pieces
 from trainer_client.text.thinking import (
     THINK_TAGS,
+    ReasoningSplit,
+    find_answer,
     judged_content,
     opened_by,
     response_text,
+    split_reasoning,
     split_thinking,
 )
 from trainer_client.wire.groups import Message, Response
 from trainer_client.wire.judging import OpeningTag
 
 QWEN = "<think>\n2 + 2 is 4.\n</think>\n\nThe answer is \\boxed{4}."
+
 QUOTES = ["``", '""', "''", "“”", "‘’", "«»"]
 
 OPENINGS = list(dict(THINK_TAGS))
@@ -267,3 +274,151 @@ def test_messages_with_tool_calls_only_have_an_empty_text() -> None:
 
 def test_the_text_of_a_plain_response_is_unchanged() -> None:
     assert response_text(Response(text=QWEN)) == QWEN
+
+
+PIECES = [
+    "<think>",
+    "</think>",
+    "Final answer: 3",
+    "### Final Answer\n",
+    "\\boxed{3}",
+    "\\boxed{}",
+    "\n",
+    " so ",
+    "x",
+]
+
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=10).map("".join) | st.text()
+
+
+def found_answer(text):
+    return split_reasoning(text).answer
+
+
+@given(TEXTS)
+def test_reasoning_and_answer_make_up_the_response_and_an_unsplit_one_is_both(text):
+    split = split_reasoning(text)
+    if find_answer(text) is None:
+        assert split == (text, text, 0)
+    else:
+        assert split.reasoning + split.answer == text
+        assert len(split.reasoning) == split.answer_start == find_answer(text)
+
+
+@given(TEXTS, st.text("abc .\n"))
+def test_the_text_after_thinking_is_the_answer_whatever_was_thought(thought, said):
+    assert found_answer(f"<think>{thought}\n</think>\n\n{said}") == said.lstrip()
+
+
+def test_the_reasoning_keeps_its_tags_so_that_another_answer_can_follow():
+    assert split_reasoning("<think>\nHm.\n</think>\n\nIt is 4.") == ("<think>\nHm.\n</think>\n\n", "It is 4.", 22)
+    assert split_reasoning("Hm.</think>4").reasoning == "Hm.</think>"
+
+
+def test_a_thinking_block_takes_precedence_over_every_final_answer():
+    text = "<think>\nFinal answer: 3\n\\boxed{3}\n</think>\nSteps.\nFinal answer: 4"
+    assert found_answer(text) == "Steps.\nFinal answer: 4"
+
+
+def test_truncated_thinking_has_an_empty_answer():
+    text = "<think>Final answer: 3"
+    assert split_reasoning(text) == (text, "", len(text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Final answer: 3",
+        "final answer is 3",
+        "The final answer is 3.",
+        "**Final Answer:** 3",
+        "**Final Answer**",
+        "## Final Answer ##",
+        "  Final answer",
+        "__The Final Answer__: 3",
+        "Final answer\r",
+        "✅ **My final answer:** 3",
+        "> - Final answer: 3",
+        "最终答案：3",
+        "Respuesta final: 3",
+    ],
+)
+def test_without_thinking_the_answer_begins_at_the_final_answer_line(line):
+    assert split_reasoning(f"So x is 3.\n{line}\nMore of it.") == ("So x is 3.\n", f"{line}\nMore of it.", 11)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The final answer must be positive",
+        "final answers: 3",
+        "Her final answer: 3",
+        "Answer: 3",
+        "A: 3",
+        "Finally: 3",
+        "The final answer isolates x",
+        r"\boxed{} and \boxed{3",
+    ],
+)
+def test_other_lines_do_not_split_the_response(line):
+    text = f"So x is 3.\n{line}\nMore of it."
+    assert split_reasoning(text) == (text, text, 0)
+
+
+def test_the_last_final_answer_counts_and_takes_precedence_over_any_box():
+    assert found_answer("Final answer: 3\nNo.\nFinal answer: 4\nYes.") == "Final answer: 4\nYes."
+    assert found_answer("So \\boxed{3}\nFinal answer: 3") == "Final answer: 3"
+    assert found_answer("So.\n### Final Answer\n\nThe dose:\n\\boxed{3}") == "### Final Answer\n\nThe dose:\n\\boxed{3}"
+
+
+def test_without_either_the_answer_begins_at_the_line_of_the_last_box():
+    assert split_reasoning("So:\nx is \\boxed{3}.\nOr\n  it is \\boxed{\n4}, I say.\nBye \\boxed{}") == (
+        "So:\nx is \\boxed{3}.\nOr\n",
+        "  it is \\boxed{\n4}, I say.\nBye \\boxed{}",
+        23,
+    )
+
+
+def test_a_response_that_is_all_answer_has_no_reasoning():
+    assert split_reasoning("\\boxed{3}") == ("", "\\boxed{3}", 0)
+    assert split_reasoning("") == ("", "", 0)
+
+
+def test_a_custom_rule_may_be_given():
+    assert split_reasoning("a; b", rule=lambda text: text.index(";") + 1) == ReasoningSplit("a;", " b", 2)
+    assert split_reasoning("a; b", rule=lambda text: None) == ("a; b", "a; b", 0)
+    assert split_reasoning("ab", rule=len) == ("ab", "", 2)
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_position_outside_the_text_is_refused(place):
+    with pytest.raises(ValueError, match=f"the rule returned {place}"):
+        split_reasoning("ab", rule=lambda text: place)
+
+
+WORDS = re.compile(r"(?<!x)<(?=a{0,3}>)|ab{1,4}|x")
+"""It looks back, looks ahead, and has matches of several lengths; at most five characters matter."""
+
+
+@given(st.text("<>abx ", max_size=60), st.integers(1, 12))
+@example("abbbb" * 3, 2)
+@example("<aaa>" * 3, 4)
+def test_the_matches_are_those_of_a_search_of_the_whole(text: str, piece: int) -> None:
+    found = [one.span() for one in find_in_pieces(WORDS, text, 5, piece)]
+    assert found == [one.span() for one in WORDS.finditer(text)]
+
+
+@given(st.integers(-80, 80), st.sampled_from(THINK_TAGS))
+def test_thinking_ends_at_a_tag_wherever_a_piece_ends(shift: int, tags: tuple[str, str]) -> None:
+    opening, closing = tags
+    thinking = "a" * (PIECE + shift - len(opening))
+    split = split_thinking(f"{opening}{thinking}{closing}5", None)
+    assert (split.thinking, split.answer_start) == (thinking, len(opening + thinking + closing))
+
+
+@given(
+    st.integers(-LONGEST_TOKEN, LONGEST_TOKEN), st.sampled_from(["<|im_end|>", "[/INST]", "<fake_token_around_image>"])
+)
+def test_control_tokens_are_broken_wherever_a_piece_ends(shift: int, token: str) -> None:
+    before = "a" * (PIECE + shift)
+    assert neutralise(f"{before}{token}{before}") == f"{before}{token[0]} {token[1:]}{before}"

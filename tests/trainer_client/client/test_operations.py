@@ -12,6 +12,7 @@ QUIET_S = 1000.0
 """Far longer than the client's retry budget."""
 
 OPERATION = {"id": "op-1", "project_id": "p", "kind": "score", "request": {}, "created_at": "2026-01-01T00:00:00Z"}
+
 ALIVE = b": still here\n\n"
 
 

@@ -1,4 +1,4 @@
-"""Token spans of trajectories: only the sampled tokens of each turn, over chat templates with tools."""
+""""""
 
 import json
 from functools import cache
@@ -20,6 +20,7 @@ from trainer_client.wire import Response
 pytestmark = pytest.mark.trl
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>"]
+
 ENDS = {"qwen2_5": "<|im_end|>", "qwen3": "<|im_end|>", "qwen3_training": "<|im_end|>", "llama3_2": "<|eot_id|>"}
 
 DROPS_THINKING = """

@@ -1,3 +1,5 @@
+"""Each problem as its class, and answers that are no answers."""
+
 import pytest
 
 from tests.trainer_client.fake_service import ScriptedReply, problem

@@ -13,9 +13,13 @@ from tests.trainer_client.fake_service import DIGEST, VERSION, ScriptedReply, st
 from trainer_client import Client, MismatchedAnswer, ServerError
 
 IDS = ["one", "two", "three"]
+
 RUBRIC = [{"id": id_, "description": f"is {id_}"} for id_ in IDS]
+
 GROUPS = [{"id": f"q{n}", "prompt": "x?", "responses": ["42", "43", "44"][: n + 1]} for n in range(3)]
+
 PAIRS = [{"id": f"q{n}", "prompt": "x?", "a": "42", "b": "43"} for n in range(2)]
+
 ABOUT = {
     "request_id": "req-1",
     "run": "mine",
@@ -249,9 +253,11 @@ OPERATION = {
     "revision": 3,
     "created_at": "2025-01-01T00:00:00Z",
 }
+
 EVENT = ScriptedReply(
     headers={"Content-Type": "text/event-stream"}, pieces=(f"data: {json.dumps(OPERATION)}\n\n".encode(),)
 )
+
 PROJECT = {"id": "team", "created_at": "2025-01-01T00:00:00Z"}
 
 
@@ -262,6 +268,7 @@ PROJECT = {"id": "team", "created_at": "2025-01-01T00:00:00Z"}
         (lambda c: c.rubric("math/quadratics@4"), VERSION, "its version is 3, and 4 was asked for"),
         (lambda c: c.rubric("sha256:" + "1" * 64), VERSION, "its digest is"),
         (lambda c: c.publish_rubric("math/quadratics", RUBRIC), VERSION, "not those that were published"),
+        (lambda c: c.publish_rubric("law", VERSION["criteria"]), VERSION, "its name is 'math/quadratics'"),
         (lambda c: c.rubric_aliases("law"), {"name": "math", "aliases": {}}, "its name is 'math'"),
         (
             lambda c: c.move_alias("law", "best", 2, expected=1),
@@ -274,6 +281,12 @@ PROJECT = {"id": "team", "created_at": "2025-01-01T00:00:00Z"}
         (lambda c: list(c.follow("op-2")), EVENT, "its id is 'op-1'"),
         (lambda c: list(c.operation_results("op-1", 5)), {"results": [{}], "next_cursor": "5"}, "results up to 5"),
         (lambda c: c.project("mine"), PROJECT, "its id is 'team', and 'mine' was asked for"),
+        (
+            lambda c: c.load_judge_weights("step-2"),
+            {"judge": "default", "model": "m", "tag": "t", "version": "step-1"},
+            "its version is 'step-1', and 'step-2' was asked for",
+        ),
+        (lambda c: c.wake_judge("r"), {"judge": "other", "state": "awake"}, "its judge is 'other'"),
         (lambda c: c.report_measures(3, {"a": 1.0}), {"run": "r", "step": 4, "measures": {"a": 1.0}}, "its step is 4"),
         (
             lambda c: list(c.recompute("r")),

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tests.trainer_client.fake_service import CRITERION, DIGEST, VERSION, ScriptedReply, problem, summary
-from trainer_client import AliasMoved, InvalidRequest, RubricRetired
+from trainer_client import AliasMoved, Client, InvalidRequest, RubricRetired
 from trainer_client.wire import Lineage
 
 AT = "2025-01-01T00:00:00Z"
+
 NAME = "math/quadratics"
 
 
@@ -121,7 +122,7 @@ def test_a_retired_rubric_may_be_allowed(service, connect):
 
 def test_lists_are_fetched_page_by_page_with_their_filters(service, connect):
     service.script(
-        ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "YQ"}),
+        ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "x&y"}),
         ScriptedReply(body={"rubrics": [summary("b")]}),
     )
     found = list(connect(service.url).rubrics("math/", tag="safe", text="final answer"))
@@ -129,7 +130,7 @@ def test_lists_are_fetched_page_by_page_with_their_filters(service, connect):
     assert (found[0].tags, found[0].aliases, found[0].retired) == ((), {}, False)
     first, second = (asked.target for asked in service.asked)
     assert first == "/v1/rubrics?prefix=math%2F&tag=safe&text=final+answer"
-    assert second == f"{first}&after=YQ"
+    assert second == f"{first}&after=x%26y"
 
 
 def test_a_history_is_fetched_page_by_page(service, connect):
@@ -143,12 +144,6 @@ def test_a_history_is_fetched_page_by_page(service, connect):
         f"/v1/rubrics/{NAME}/versions",
         f"/v1/rubrics/{NAME}/versions?after=Mg",
     ]
-
-
-def test_a_version_of_an_older_service_gets_defaults(service, connect):
-    service.script(ScriptedReply(body=VERSION))
-    version = connect(service.url).rubric(NAME)
-    assert (version.parent, version.metadata, version.lineage, version.retirement) == (None, {}, None, None)
 
 
 def test_lineage_may_be_a_model(service, connect):
@@ -178,3 +173,23 @@ def test_a_request_that_violates_the_contract_is_not_sent(service, connect, call
         call(connect(service.url))
     assert refused.value.status is None
     assert service.asked == []
+
+
+class TestRubrics:
+    @pytest.mark.parametrize("reference", ["math/quadratics", "math/quadratics@3", DIGEST])
+    def test_a_rubric_is_fetched_by_each_form_of_reference(self, service, connect, reference):
+        service.script(ScriptedReply(body=VERSION))
+        assert connect(service.url).rubric(reference).criteria[0].id == "c1"
+        assert service.asked[0].target == f"/v1/rubrics/{reference}"
+
+    @pytest.mark.parametrize("reference", ["", "Bad Name", "a@0", "../../readyz", "a/../../runs", "a//b", "a?b=c"])
+    def test_an_invalid_reference_is_refused_before_it_is_sent(self, service, connect, reference):
+        with pytest.raises(InvalidRequest):
+            connect(service.url).rubric(reference)
+        assert service.asked == []
+
+    def test_pages_are_fetched_lazily(self, service):
+        service.script(ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
+        with Client(service.url) as client:
+            next(client.rubrics())
+        assert len(service.asked) == 1

@@ -9,6 +9,7 @@ from trainer_client.wire import Group, Message, Response, as_response
 from trainer_client.wire.problems import field_errors
 
 CALL = {"function": {"name": "search", "arguments": '{"q": "x"}'}, "id": "call_1", "type": "function"}
+
 CONVERSATION = [
     {"role": "assistant", "content": None, "reasoning_content": "I should look.", "tool_calls": [CALL]},
     {"role": "tool", "content": "found it", "tool_call_id": "call_1", "name": "search"},

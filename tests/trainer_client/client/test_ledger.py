@@ -1,4 +1,4 @@
-"""Recomputing the rewards of a run and reading its verdicts, with both clients."""
+"""Recomputing the rewards of a run, reading its verdicts and reports."""
 
 from typing import ClassVar
 
