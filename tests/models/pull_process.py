@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from tests.models.fake_hub import tiny_model
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from judge_server.models import CATALOGUE
+from judge_server.models.catalogue import CATALOGUE
 from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, Site
 
 RUN = CliRunner()

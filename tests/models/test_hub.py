@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, fetch
+from judge_server.models.catalogue import ModelUnavailable, WrongHash
+from judge_server.models.downloads import fetch
 from judge_server.models.files import read_record
 from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 

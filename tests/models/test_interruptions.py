@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import CorruptModel, ModelError, ModelUnavailable, fetch, verify
+from judge_server.models.catalogue import CorruptModel, ModelError, ModelUnavailable
+from judge_server.models.downloads import fetch
+from judge_server.models.files import verify
 from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 MODEL = tiny_model()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, downloads
+from judge_server.models import downloads
+from judge_server.models.catalogue import ModelUnavailable, WrongHash
 from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
