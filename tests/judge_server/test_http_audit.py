@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx2
 
-from tests.judge_server.evaluation.test_audit import GOOD, STEPS, gamed, run_of
+from tests.judge_server.evaluation.audit.test_report import GOOD, STEPS, gamed, run_of
 from tests.judge_server.test_console import links, page
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_ledger import post, recorded

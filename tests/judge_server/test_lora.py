@@ -24,8 +24,8 @@ from judge_server.models.files import file_sha256
 from judge_server.ports import Batch, EngineIdentity
 from tests.judge_server.decision_fixtures import decision_gguf
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, replies
+from tests.judge_server.models.test_probes import header
 from tests.judge_server.test_llamacpp import until_it_says
-from tests.judge_server.test_probes import header
 
 __all__ = ["decision_gguf"]
 

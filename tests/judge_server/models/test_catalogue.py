@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from judge_server.models.catalogue import CATALOGUE, DEFAULT, HubFile, UnknownModel, next_smaller, parse_model_reference
-from tests.models.fake_hub import tiny_model
+from tests.judge_server.models.fake_hub import tiny_model
 
 BY_NAME = {model.name: model for model in CATALOGUE}
 

@@ -9,7 +9,7 @@ import pytest
 from judge_server.models.catalogue import ModelUnavailable, WrongHash
 from judge_server.models.downloads import fetch
 from judge_server.models.files import read_record
-from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
+from tests.judge_server.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 
 MODEL = tiny_model(mirrored=False)
 UNKNOWN = "hf://someone/tiny-GGUF/tiny.gguf"

@@ -7,7 +7,7 @@ import pytest
 
 from judge_server.models import downloads
 from judge_server.models.catalogue import ModelUnavailable, WrongHash
-from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
+from tests.judge_server.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
 

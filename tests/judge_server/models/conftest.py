@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.fake_hub import Site, serving
+from tests.judge_server.models.fake_hub import Site, serving
 
 
 @pytest.fixture

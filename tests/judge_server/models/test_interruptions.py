@@ -11,14 +11,14 @@ import pytest
 from judge_server.models.catalogue import CorruptModel, ModelError, ModelUnavailable
 from judge_server.models.downloads import fetch
 from judge_server.models.files import verify
-from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
+from tests.judge_server.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 MODEL = tiny_model()
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def start_pull(cache: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.models.pull_process", str(cache)]
+    command = [sys.executable, "-m", "tests.judge_server.models.pull_process", str(cache)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
