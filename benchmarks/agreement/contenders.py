@@ -13,10 +13,12 @@ from typing import Protocol
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.preparation import Preparer
 from judge_server.judging.presentation import without_middle
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.judging.results import collect
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import LocalExecutor
@@ -139,9 +141,7 @@ class AdjudgeContender:
     ) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
-        self._judge = Judge(
-            LocalExecutor(engine), MemoryCache(), templates=library, calibrations=builtin_calibrations()
-        )
+        self._judge = Judge(LocalExecutor(engine), MemoryCache(), preparer=Preparer(library, builtin_calibrations()))
         self._config = JudgingConfig(
             protocol,
             template=None if templates is None else templates.resolve().name,

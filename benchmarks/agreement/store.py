@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.errors import EngineStartError
-from judge_server.judging.fingerprint import CallDigests
+from judge_server.judging.questions import CallDigests
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Engine, EngineIdentity, Reply, TokenChoice
 
 FOLDER = Path(".cache/agreement")

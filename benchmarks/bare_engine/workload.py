@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch
 from judge_server.prompts import PromptForm, PromptTemplates
 from trainer_client.text.thinking import judged_content

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.docs.pages import ROOT, blocks, name, table
-from tests.trainer_client.verl_services import JUDGED, SHORT, TOO_LONG, running
+from tests.trainer_client.verl.services import JUDGED, SHORT, TOO_LONG, running
 from trainer_client import Client, JudgingFailed
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.verl import compute_score

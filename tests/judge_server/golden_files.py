@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, LabelChoice, Reply, RubricSource, TokenChoice
 from judge_server.prompts.library import TemplateLibrary, builtin_sets
 from judge_server.scoring.scorer import Scorer

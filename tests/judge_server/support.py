@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupPlanner, ResponsePlan
+from judge_server.judging.preparation import Preparer
 from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import MARKER
@@ -19,7 +21,7 @@ from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from trainer_client.text.thinking import judged_content
-from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
+from trainer_client.wire import Criterion, Group, JudgingOptions, JudgingProtocol, as_response
 
 CRITERIA = [
     {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
@@ -87,9 +89,9 @@ def plan(
 ) -> ResponsePlan:
     """The plan of one response to a group's prompt."""
     context = GroupContext(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
-    return GroupPlanner(prepared, context, criteria, votes=votes, steps=prepared.config.steps).plan(
-        judged_content(as_response(response), "strip"), keep=keep
-    )
+    return GroupPlanner(
+        prepared, context, criteria, JudgingOptions(votes=votes, steps=prepared.config.steps, defences=())
+    ).plan(judged_content(as_response(response), "strip"), keep=keep)
 
 
 def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[ResponsePlan]:
@@ -115,7 +117,9 @@ async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
         adapters=options.pop("adapters", None),
         clock=options.get("clock", time.monotonic),
     )
-    made = Judge(executor, options.pop("cache"), **options)
+    named = ("templates", "calibrations", "min_choice_mass", "cache_salt")
+    preparer = Preparer(**{name: options.pop(name) for name in named if name in options})
+    made = Judge(executor, options.pop("cache"), preparer=preparer, **options)
     await made.start()
     return made
 

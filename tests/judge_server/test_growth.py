@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from judge_server.judging.items import ItemForm, read_items
-from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.presentation import (
     fit_grounding,
     has_content,
@@ -22,6 +22,7 @@ from judge_server.judging.presentation import (
     steps_of,
 )
 from judge_server.judging.replies import read_label_choice
+from judge_server.judging.shown import GroupContext
 from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice

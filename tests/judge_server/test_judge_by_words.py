@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
+from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
-from tests.judge_server.test_http_rewards import rewards
 
 RIGHT = "### Step 1\nThe distance divided by the time is 120 km / 1.5 h.\n### Step 2\nThat is 80 km/h."
 WRONG = "### Step 1\n120 * 1.5\n### Step 2\nIt is 180 km/h."

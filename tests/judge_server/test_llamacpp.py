@@ -46,8 +46,8 @@ from tests.judge_server.engines import (
     llamacpp,
     replies,
 )
+from tests.judge_server.prompts.test_fencing import CHAT_TOKENS
 from tests.judge_server.support import criteria, group, plan, prepared
-from tests.judge_server.test_fencing import CHAT_TOKENS
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 

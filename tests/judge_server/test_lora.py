@@ -16,7 +16,7 @@ from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.process import Weights, with_adapter
 from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
-from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.judging.preparation import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.models.adapters import read_adapter
 from judge_server.models.downloads import fetch

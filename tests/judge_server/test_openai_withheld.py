@@ -536,13 +536,17 @@ async def test_the_context_is_what_a_hosted_list_says() -> None:
             assert (await engine.start()).context_tokens == 32_768
 
 
+def masses(completion: ChatCompletion) -> tuple[float, ...] | None:
+    return completion.masses(YES_NO, completion.place_of(YES_NO))
+
+
 def test_an_unknown_first_token_is_not_read_from_the_next_one() -> None:
     body = body_of("Yes it is")
     places = body["choices"][0]["logprobs"]["content"]
     places[0] = None
-    assert read(json.dumps(body).encode()).masses(YES_NO) is None
+    assert masses(read(json.dumps(body).encode())) is None
     places[0] = {"token": " yes", "top_logprobs": {" yes": -0.5, "no": -1.0}}
-    assert read(json.dumps(body).encode()).masses(YES_NO) == pytest.approx((math.exp(-0.5), math.exp(-1.0)))
+    assert masses(read(json.dumps(body).encode())) == pytest.approx((math.exp(-0.5), math.exp(-1.0)))
 
 
 def test_candidates_of_probability_0_are_left_out_and_impossible_ones_refused() -> None:
@@ -550,7 +554,7 @@ def test_candidates_of_probability_0_are_left_out_and_impossible_ones_refused() 
     places = body["choices"][0]["logprobs"]["content"]
     places[0]["top_logprobs"] += [{"token": "x", "logprob": None}, {"token": "y", "logprob": -math.inf}]
     whole = read(json.dumps(body).encode())
-    assert whole.masses(YES_NO) == read(json.dumps(body_of("Yes")).encode()).masses(YES_NO)
+    assert masses(whole) == masses(read(json.dumps(body_of("Yes")).encode()))
     places[0]["top_logprobs"] += [{"token": "z", "logprob": math.nan}]
     with pytest.raises(ValueError, match="finite number"):
         read(json.dumps(body).encode())

@@ -206,11 +206,13 @@ def _widen(columns: str | None) -> None:
 
 
 def main() -> None:
-    """Import the service, fork on request, and run `adjudge` in each child."""
+    """Import the service with its pages, fork on request, and run `adjudge` in each child."""
     for name in PRELOADED:
         importlib.import_module(name)
     from adjudge_services.cli.main import app
+    from judge_server.api.console import load_templates
 
+    load_templates()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

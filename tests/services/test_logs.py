@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.fixtures.ports import unused_port
+from tests.services.preforked import start
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.errors import ServerError
@@ -99,15 +98,15 @@ def test_an_unexpected_error_is_logged_without_its_message() -> None:
 @pytest.mark.slow
 def test_a_worker_without_a_broker_logs_json_without_the_password() -> None:
     broker = {"ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0"}
-    command = [sys.executable, "-m", "adjudge_services.cli", "worker"]
-    with subprocess.Popen(command, env=os.environ | JSON | broker, stderr=subprocess.PIPE, text=True) as worker:
-        assert worker.stderr is not None
-        said = []
-        for line in worker.stderr:
-            said.append(json.loads(line))
-            if len({one["logger"] for one in said if one["level"] in ("warning", "error")}) == 2:
-                break
-        worker.kill()
+    worker = start(["worker"], os.environ | JSON | broker)
+    assert worker.stderr is not None
+    said = []
+    for line in worker.stderr:
+        said.append(json.loads(line))
+        if len({one["logger"] for one in said if one["level"] in ("warning", "error")}) == 2:
+            break
+    worker.kill()
+    worker.wait()
     assert {"adjudge", "celery.worker.consumer.consumer"} <= {line["logger"] for line in said}
     assert SECRET not in json.dumps(said)
 
@@ -126,14 +125,9 @@ def test_an_unreachable_database_is_reported_without_its_password(command: tuple
         "ADJUDGE_DATABASE_URL": f"postgresql+psycopg://user:{SECRET}@127.0.0.1:{unused_port()}/db?connect_timeout=2",
         "ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "adjudge_services.cli", *command],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert done.stderr.strip()
-    assert SECRET not in done.stdout + done.stderr
+    process = start(command, os.environ | settings)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait(60) != 0
+    assert said.strip()
+    assert SECRET not in said

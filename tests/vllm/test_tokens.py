@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from judge_server.engines.vllm.engine import VllmTokenizer
 from judge_server.errors import EngineStartError
 from judge_server.ports import Option
-from tests.judge_server.test_fencing import CHAT_TOKENS
+from tests.judge_server.prompts.test_fencing import CHAT_TOKENS
 
 pytestmark = pytest.mark.vllm
 

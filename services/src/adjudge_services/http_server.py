@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -36,7 +36,8 @@ from adjudge_services.process import (
 from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, prepare_store
 from adjudge_services.wiring import build_app, has_usable_key, keys_required
-from judge_server.api.auth import is_loopback
+from judge_server.api.console import load_templates
+from judge_server.api.http.middleware import is_loopback
 from judge_server.api.http.responses import add_headers
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
 from judge_server.scoring.combined import AnyJudge
@@ -63,39 +64,37 @@ MIN_READ_BYTES_PER_SECOND = 1024
 """Bytes per second that a slow client must read of an answer, measured over each timeout."""
 
 
-class HeadRejection(NamedTuple):
-    """The answer to a request head that is rejected."""
-
-    status: int
-    type: ProblemType
-    title: str
-    detail: str
+def _rejection(status: int, type_: ProblemType, title: str, detail: str, *, retryable: bool = False) -> Problem:
+    """The problem with which a request is rejected before its head is read; each answer has a request id of its own."""
+    return Problem(type=type_, title=title, status=status, detail=detail, request_id="", retryable=retryable)
 
 
-_MALFORMED = HeadRejection(400, "urn:adjudge:invalid-request", "Invalid request", "the request is not valid HTTP/1.1")
-_HEAD_TOO_LARGE = HeadRejection(
+_MALFORMED = _rejection(400, "urn:adjudge:invalid-request", "Invalid request", "the request is not valid HTTP/1.1")
+_HEAD_TOO_LARGE = _rejection(
     431,
     "urn:adjudge:too-large",
     "Request head too large",
     f"the head has more than {MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes; send fewer or shorter headers",
 )
-_TARGET_TOO_LONG = HeadRejection(
+_TARGET_TOO_LONG = _rejection(
     414,
     "urn:adjudge:too-large",
     "Request target too long",
     f"the path and query have more than {MAX_TARGET_BYTES} bytes; shorten them",
 )
-_HEAD_TOO_SLOW = HeadRejection(
+_HEAD_TOO_SLOW = _rejection(
     408,
     "urn:adjudge:too-slow",
     "Request too slow",
     "the head arrived too slowly; send it faster, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server",
+    retryable=True,
 )
-_TOO_MANY_CONNECTIONS = HeadRejection(
+_TOO_MANY_CONNECTIONS = _rejection(
     503,
     "urn:adjudge:overloaded",
     "Too many connections",
     "all connections of this process are in use; use fewer connections, or try again later",
+    retryable=True,
 )
 
 
@@ -286,7 +285,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer an unreadable request with a problem, unless an answer has begun, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(_problem(self._rejection))
+            self.transport.write(_answer(self._rejection))
         self.close_connection()
 
     def close_connection(self) -> None:
@@ -350,7 +349,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
         self.transport.abort()
 
-    def _reject(self, rejection: HeadRejection) -> None:
+    def _reject(self, rejection: Problem) -> None:
         if not self.transport.is_closing():
             self._rejection = rejection
             self.send_400_response(rejection.title)
@@ -375,17 +374,9 @@ def uvicorn_options(timeout_s: float, drain_s: float, descriptors: int) -> dict[
     }
 
 
-def _problem(rejection: HeadRejection) -> bytes:
+def _answer(rejection: Problem) -> bytes:
     request_id = f"req_{secrets.token_hex(8)}"
-    problem = Problem(
-        type=rejection.type,
-        title=rejection.title,
-        status=rejection.status,
-        detail=rejection.detail,
-        request_id=request_id,
-        retryable=rejection.status in (_HEAD_TOO_SLOW.status, _TOO_MANY_CONNECTIONS.status),
-    )
-    body = problem.model_dump_json(exclude_none=True).encode()
+    body = rejection.model_copy(update={"request_id": request_id}).model_dump_json(exclude_none=True).encode()
     headers = MutableHeaders(
         {
             "Content-Type": "application/problem+json",
@@ -426,6 +417,7 @@ def serve_api(
         exit_with_error(str(error), error=error)
 
     def build(failed: FailureCallback) -> FastAPI:
+        load_templates()
         return build_app(settings, judges_of, on_judge_failure=failed)
 
     serve_app(settings, build, f"Adjudge with {what} on", " (docs at /docs)", process=process)

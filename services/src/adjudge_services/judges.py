@@ -25,6 +25,7 @@ from judge_server.judging.combining import (
     StoredRule,
     WeightedMean,
 )
+from judge_server.judging.preparation import Preparer
 from judge_server.ports import Engine
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
@@ -339,10 +340,12 @@ def build_judge(executor: JudgeExecutor, settings: Settings) -> Judge:
     return Judge(
         executor,
         cache_from_url(settings.cache_url),
-        templates=TemplateLibrary(settings.templates_dir),
-        calibrations=builtin_calibrations(),
-        min_choice_mass=settings.min_choice_mass,
-        cache_salt=str if settings.share_verdicts else project_salt,
+        preparer=Preparer(
+            TemplateLibrary(settings.templates_dir),
+            builtin_calibrations(),
+            settings.min_choice_mass,
+            cache_salt=str if settings.share_verdicts else project_salt,
+        ),
     )
 
 

@@ -361,4 +361,4 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"{variable} has no effect; it is called {_PREFIX}{now} now"
             continue
         for nearest in get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS):
-            yield f"{variable} is no setting and has no effect; did you mean {_PREFIX}{nearest}?"
+            yield f"{variable} is not a setting and has no effect; did you mean {_PREFIX}{nearest}?"

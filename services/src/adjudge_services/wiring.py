@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from fastapi import FastAPI
@@ -32,7 +32,7 @@ from adjudge_services.judges import (
 from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, command_line_user, operation_store
 from judge_server.api import Service, create_app
-from judge_server.api.auth import is_loopback
+from judge_server.api.http.middleware import is_loopback
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter, key_digest, parse_key_id
 from judge_server.errors import EngineStartError
@@ -206,36 +206,16 @@ def build_app(
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
-    store = RubricStore(settings.store_url, actor=lambda: current_identity().actor, run_large=run_in_thread)
-    tenants = TenantStore(settings.store_url, actor=lambda: current_identity().actor)
-    rates = build_rate_limiter(settings)
+    stores, rates = Stores.of(settings), build_rate_limiter(settings)
+    gold = GoldSampler(stores.rubrics)
     authenticator = Authenticator(
-        tenants,
+        stores.tenants,
         required=keys_required(settings),
         open_metrics=settings.metrics == "open",
         rates=rates,
-        worker_tokens=WorkerAuthenticator(WorkerTokens(settings.signing_key()), tenants),
+        worker_tokens=WorkerAuthenticator(WorkerTokens(settings.signing_key()), stores.tenants),
     )
-    ledger = SQLLedger(settings.store_url, rest=rest_if_due)
-    idempotency_keys = SQLIdempotencyKeys(settings.store_url)
-    service = Service(
-        rubrics=store,
-        rubric_texts=RubricTexts(),
-        ledger=ledger,
-        labels=ledger,
-        authenticator=authenticator,
-        audit=tenants,
-        keys=tenants,
-        projects=tenants,
-        idempotency_keys=idempotency_keys,
-        session_secret=settings.signing_key(),
-    )
-    service.gold = gold = GoldSampler(store)
-    service.judge_measurements = partial(stored_measurements, settings.store_url)
-    service.monitor_thresholds = settings.monitors
-    service.tracker_url = settings.tracker_url
-    service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
-    service.prediction_metrics = PredictionMetrics(ledger.step_requests)
+    service = build_service(settings, stores, authenticator, gold)
     judges = judges_of(settings)
     calibrations = CalibrationLoader.of(settings, judges)
     starter = JudgeStarter(service, judges, wait=wait_for_judge, on_failure=on_judge_failure)
@@ -249,26 +229,67 @@ def build_app(
         except CalibrationError as error:
             raise StartError(str(error)) from error
         async with AsyncExitStack() as closing:
-            for opened in (store, ledger):
+            for opened in (*stores, rates):
                 closing.push_async_callback(opened.close)
-            service.recorder = start_recorder(settings, ledger)
+            service.recorder = start_recorder(settings, stores.ledger)
             if service.recorder is not None:
                 closing.push_async_callback(asyncio.to_thread, service.recorder.close)
-            for shared in (idempotency_keys, tenants, rates):
-                closing.push_async_callback(shared.close)
             await closing.enter_async_context(_in_background(authenticator.run()))
             await closing.enter_async_context(starter.running())
             for work in (calibrations.run(), gold.run()):
                 await closing.enter_async_context(_in_background(work))
             closing.push_async_callback(gold.drain)
-            async with run_operations(settings, store, ledger, app, service.operation_metrics) as service.operations:
-                yield
+            running = run_operations(settings, stores.rubrics, stores.ledger, app, service.operation_metrics)
+            service.operations = await closing.enter_async_context(running)
+            yield
 
-    return create_app(
-        service,
-        max_body_bytes=settings.max_body_bytes,
-        body_timeout_s=settings.client_timeout_s,
-        lifespan=lifespan,
+    max_body_bytes, body_timeout_s = settings.max_body_bytes, settings.client_timeout_s
+    return create_app(service, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s, lifespan=lifespan)
+
+
+class Stores(NamedTuple):
+    """The stores of a process that serves the API, on the database of its settings."""
+
+    rubrics: RubricStore
+    tenants: TenantStore
+    ledger: SQLLedger
+    idempotency_keys: SQLIdempotencyKeys
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Stores":
+        """Make the stores; they connect when they are used."""
+        url = settings.store_url
+
+        def actor() -> str:
+            return current_identity().actor
+
+        return cls(
+            RubricStore(url, actor=actor, run_large=run_in_thread),
+            TenantStore(url, actor=actor),
+            SQLLedger(url, rest=rest_if_due),
+            SQLIdempotencyKeys(url),
+        )
+
+
+def build_service(settings: Settings, stores: Stores, authenticator: Authenticator, gold: GoldSampler) -> Service:
+    """The parts behind the routes, still without judges, recorder and operations."""
+    return Service(
+        rubrics=stores.rubrics,
+        rubric_texts=RubricTexts(),
+        ledger=stores.ledger,
+        labels=stores.ledger,
+        authenticator=authenticator,
+        audit=stores.tenants,
+        keys=stores.tenants,
+        projects=stores.tenants,
+        idempotency_keys=stores.idempotency_keys,
+        gold=gold,
+        monitor_thresholds=settings.monitors,
+        monitor_metrics=MonitorMetrics(stores.ledger, settings.monitors, PROJECT_ID),
+        prediction_metrics=PredictionMetrics(stores.ledger.step_requests),
+        tracker_url=settings.tracker_url,
+        judge_measurements=partial(stored_measurements, settings.store_url),
+        session_secret=settings.signing_key(),
     )
 
 

@@ -12,6 +12,7 @@ from judge_server.api import Service, create_app
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.keys import NewKey, make_key, project_salt
 from judge_server.engines.scripted import ScriptedEngine
+from judge_server.judging.preparation import Preparer
 from judge_server.ledger import Recorder
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
@@ -160,6 +161,6 @@ class KeyedService:
 
 async def _judge(engine: ScriptedEngine | None, adapters: Path | None) -> Judge:
     executor = LocalExecutor(engine or ScriptedEngine(), adapters=adapters)
-    judge = Judge(executor, MemoryCache(), cache_salt=project_salt)
+    judge = Judge(executor, MemoryCache(), preparer=Preparer(cache_salt=project_salt))
     await judge.start()
     return judge

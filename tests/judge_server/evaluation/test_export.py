@@ -18,8 +18,8 @@ from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import ResponseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.api.test_ranking import by_quality, ranking
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, rows, score, scorer
-from tests.judge_server.test_http_ranking import by_quality, ranking
 from trainer_client.wire.ledger import ExportSummary
 
 RUBRIC = {

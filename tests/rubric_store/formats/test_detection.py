@@ -48,6 +48,8 @@ def test_a_text_in_one_format_is_refused_by_another() -> None:
                 continue  # JSON is YAML
             if (written, asked) in {
                 ("native", "grounded"),
+                ("grounded", "native"),
+                ("grounded", "yaml"),
                 ("grounded", "rar"),
                 ("grounded", "requirement"),
                 ("rgr", "rar"),
@@ -101,3 +103,14 @@ def test_an_unknown_format_is_refused_with_a_list_of_formats() -> None:
 def test_json_that_breaks_the_format_is_refused_with_the_place(text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_rubric(text)
+
+
+@pytest.mark.parametrize("format", [None, "native", "yaml"])
+def test_a_list_of_criteria_with_ids_is_a_rubric(format: str | None) -> None:
+    listed = rubric("Adds.", "Subtracts.").model_dump(mode="json", exclude_defaults=True)["criteria"]
+    assert read_rubric(json.dumps(listed), format) == rubric("Adds.", "Subtracts.")
+
+
+def test_a_list_without_an_id_for_each_criterion_is_not_native() -> None:
+    with pytest.raises(FormatError, match=r"expected an object \{\"criteria\""):
+        read_rubric(json.dumps([{"id": "a", "description": "Adds."}, {"description": "Subtracts."}]))

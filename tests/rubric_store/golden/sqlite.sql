@@ -235,8 +235,6 @@ CREATE TABLE ledger_texts (
     body BLOB NOT NULL,
     CONSTRAINT pk_ledger_texts PRIMARY KEY (project_id, digest)
 )
- WITHOUT ROWID
-
 CREATE TABLE ledger_uses (
     project_id VARCHAR(200) NOT NULL,
     run VARCHAR(256) NOT NULL,
@@ -268,8 +266,6 @@ CREATE TABLE ledger_verdicts (
     rationale TEXT, raw_probability DOUBLE, members TEXT,
     CONSTRAINT pk_ledger_verdicts PRIMARY KEY (project_id, digest)
 )
- WITHOUT ROWID
-
 CREATE TABLE operation_chunks (
     project_id VARCHAR(200) NOT NULL,
     operation_id VARCHAR(64) NOT NULL,

@@ -1,7 +1,7 @@
 """Find the statements of a migration that could break older code.
 
-Only changes known to be compatible pass: new tables, optional columns, indexes that are not unique, and any change to a
-table that the migration itself created.
+Only changes known to be compatible pass: new tables, optional columns, indexes that are not unique, a table that is
+moved away and created anew, and any change to a table that the migration itself created.
 """
 
 import re
@@ -19,6 +19,7 @@ _CREATED = re.compile(rf"CREATE (?:TEMPORARY |TEMP )?TABLE (?:IF NOT EXISTS )?{_
 _INDEX = re.compile(rf'CREATE (?P<unique>UNIQUE )?INDEX (?:IF NOT EXISTS )?"?\w+"? ON {_NAME}', re.IGNORECASE)
 _COLUMN = re.compile(rf"ALTER TABLE {_NAME} ADD COLUMN (?P<column>.*)", re.IGNORECASE | re.DOTALL)
 _OTHER = re.compile(rf"(?:INSERT INTO|UPDATE|DELETE FROM|DROP TABLE(?: IF EXISTS)?|ALTER TABLE) {_NAME}", re.IGNORECASE)
+_MOVED = re.compile(rf'ALTER TABLE {_NAME} RENAME TO "?(?P<to>\w+)"?', re.IGNORECASE)
 _STRICT = re.compile(r"\b(?:UNIQUE|REFERENCES|CHECK|PRIMARY KEY|GENERATED|IDENTITY)\b", re.IGNORECASE)
 
 
@@ -40,13 +41,19 @@ def recorded() -> Iterator[list[str]]:
 def find_breaking_statements(statements: list[str]) -> list[str]:
     """The statements of a migration that could break older code."""
     own: set[str] = set(_BOOKKEEPING)
-    found = []
+    found: list[str] = []
+    moved: dict[str, str] = {}
     for statement in statements:
         if created := _CREATED.match(statement):
             own.add(created["table"])
+            moved.pop(created["table"], None)
+        elif move := _MOVED.match(statement):
+            own.add(move["to"])
+            if move["table"] not in own:
+                moved[move["table"]] = statement
         elif not (_HARMLESS.match(statement) or _is_compatible(statement, own)):
             found.append(statement)
-    return found
+    return found + list(moved.values())
 
 
 def _is_compatible(statement: str, own: set[str]) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore, SQLLedger, migrations
+from rubric_store.ledger.rows import LedgerRows, UseFilter
 from rubric_store.migrations.versions import v0002_lives
+from tests.rubric_store import ledger_rows as made
 from tests.rubric_store.examples import rubric
 from tests.rubric_store.schema_dump import sync_url
 
@@ -120,3 +122,24 @@ async def test_more_rubrics_than_one_batch_are_all_migrated(database_url: str, m
         page = await store.list(project, text="same")
         assert [summary.name for summary in page.rubrics] == [f"r{n}" for n in range(5)]
     await store.close()
+
+
+async def test_a_ledger_is_read_and_continued_at_0025_and_after_the_copy_of_its_verdicts_and_texts(
+    database_url: str,
+) -> None:
+    """0026 orders the same rows in another way, so either code works on both."""
+    parts = [made.request(number, [[f"v{number}", "shared"]]) for number in (1, 2, 3)]
+    ledger = SQLLedger(database_url)
+    moves = (migrations.upgrade, "0025"), (migrations.upgrade, "head"), (migrations.downgrade, "0025")
+    for (move, revision), rows in zip(moves, parts, strict=True):
+        await asyncio.to_thread(move, database_url, revision)
+        await asyncio.to_thread(ledger.write, rows)
+    await asyncio.to_thread(migrations.upgrade, database_url)
+    await asyncio.to_thread(ledger.write, LedgerRows.concat(parts))  # rows that are there already
+    page = await ledger.uses(UseFilter(made.PROJECT, "run"))
+    assert [verdict for use in page for _, verdict in use.votes] == [
+        row for number in (1, 2, 3) for row in (made.verdict(f"v{number}", number), made.verdict("shared"))
+    ]
+    stored = {row.digest for rows in parts for row in rows.texts}
+    assert (await ledger.texts(made.PROJECT, list(stored))).keys() == stored
+    await ledger.close()

@@ -28,6 +28,10 @@ BORNE = {
     "an index": 'op.create_index("ix_note", "rubrics", ["latest_version"])',
     "rows of a new table": 't = op.create_table("rows", sa.Column("id", sa.Integer)); op.bulk_insert(t, [{"id": 1}])',
     "a table for a while": 'op.execute("CREATE TEMPORARY TABLE brief (id INTEGER)"); op.execute("DROP TABLE brief")',
+    "a table is made anew": (
+        'op.rename_table("rubric_words", "words"); op.execute("CREATE TABLE rubric_words AS SELECT * FROM words"); '
+        'op.drop_table("words")'
+    ),
     "an index of a new table that refuses": (
         'op.create_table("one", sa.Column("id", sa.Integer)); op.create_index("ix_one", "one", ["id"], unique=True)'
     ),

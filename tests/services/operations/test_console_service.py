@@ -14,9 +14,9 @@ import pytest
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.test_console import checked, links
-from tests.judge_server.test_console_labels import forms, label
-from tests.judge_server.test_console_rubrics import token_of
+from tests.judge_server.api.console.test_labels import forms, label
+from tests.judge_server.api.console.test_pages import checked, links
+from tests.judge_server.api.console.test_rubrics import token_of
 from tests.services.operations.in_process import serving_within
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "brief", "description": "Is brief.", "weight": 2}]

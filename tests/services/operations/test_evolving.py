@@ -12,7 +12,7 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch, Call, LabelChoice, Reply
 from tests.services.operations.in_process import Start
 from trainer_client import AsyncClient
-from trainer_client.trl._evolution import EvolutionConfig, EvolutionResult, SeenGroup, evolve
+from trainer_client.trl.evolution import EvolutionConfig, EvolutionResult, SeenGroup, evolve
 from trainer_client.wire import Group
 
 OLD = [{"id": "sum", "description": "Adds the numbers."}]

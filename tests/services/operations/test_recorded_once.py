@@ -18,7 +18,7 @@ from judge_server.ports.operations import WILL_RETRY_HEADER
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
-from tests.services import test_idempotency
+from tests.services.http import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import serving_within
 

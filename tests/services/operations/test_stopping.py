@@ -56,7 +56,7 @@ def test_an_event_stream_does_not_delay_stopping_and_resumes_at_the_next_process
                     running.set()
 
     with ThreadPoolExecutor() as threads:
-        with api(port, "scripted://hash?delay_s=0.5&concurrency=1") as first, Client(url) as client:
+        with api(port, "scripted://hash?delay_s=0.2&concurrency=1") as first, Client(url) as client:
             id_ = client.submit(score(12)).id
             following = threads.submit(follow, id_)
             assert running.wait(30)

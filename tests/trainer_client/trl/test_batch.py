@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._batch import AdvantageBatch
 from trainer_client.trl.methods import METHODS, Grounded, Rollout, RubricGrpo, Srar
+from trainer_client.trl.rollouts.batch import AdvantageBatch
 
 IDS = torch.zeros(4, 5, dtype=torch.long)
 

@@ -12,8 +12,8 @@ from trainer_client.advantages import group_advantages
 from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl import RubricReward
-from trainer_client.trl._certainty import Reflection, reference_probabilities
 from trainer_client.trl.methods import Dro, Rollout
+from trainer_client.trl.rollouts.certainty import Reflection, reference_probabilities
 
 pytestmark = pytest.mark.trl
 

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._evolution import (
+from trainer_client.trl.evolution import (
+    SEEN_GROUPS,
     SHARED_PROMPT,
     GroupHistory,
     SeenGroup,
@@ -71,7 +72,7 @@ def test_the_history_survives_a_json_round_trip():
     one = seen(
         "r", (3, 8), ["It is 7.", [{"role": "assistant", "content": "Seven."}]], [{"role": "user", "content": "?"}]
     )
-    assert SeenGroup.from_json(one.as_json()) == one
+    assert SEEN_GROUPS.validate_json(SEEN_GROUPS.dump_json([one], exclude_none=True)) == [one]
 
 
 def test_only_references_without_a_version_can_evolve():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, Trainer, client, rewarding
-from trainer_client.trl._reward.distributed import RubricRewardWarning
+from trainer_client.trl import RubricRewardWarning
 from trainer_client.trl.reward import RubricReward
 
 TWO = (["a", "b"], ["0.25", "0.5"])

@@ -14,7 +14,7 @@ from tests.trainer_client.trl.test_dro import ANSWER, TEXTS
 from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, trainer
 from trainer_client import Client
 from trainer_client.trl import RubricReward
-from trainer_client.trl._batch import MeasureReporter
+from trainer_client.trl.rollouts.measure_reports import MeasureReporter
 
 pytestmark = pytest.mark.trl
 

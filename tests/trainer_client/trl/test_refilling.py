@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.trainer_client.trl.judges import FakeJudgeTransport, by_text, groups, response, rewarding, stream, summary
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, trainer, weights
 from trainer_client.trl import RubricReward
-from trainer_client.trl._refilling import PromptStream
+from trainer_client.trl.rollouts.refilling import PromptStream
 
 pytestmark = pytest.mark.trl
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, client, rewarding
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
-from trainer_client.trl._reward.judging import own_client
+from trainer_client.rows.clients import own_client
 from trainer_client.trl.reward import RubricReward
+from trainer_client.trl.scoring.extra_rewards import ExtraRewards
 
 URL = "http://judge.test"
 
@@ -103,7 +104,7 @@ def test_pickling_keeps_settings_and_pins_and_drops_the_client():
     copy = pickle.loads(pickle.dumps(reward))
     assert (copy.mode, copy.state()) == ("factual_override", {"pins": {"r": "r@3"}})
     assert copy._client.settings == reward._client.settings
-    assert (copy._extra_rewards, copy._weights, copy._options) == ((length,), (1.0, 2.0), {"votes": 3})
+    assert (copy._extra, copy._options) == (ExtraRewards((length,), (1.0, 2.0)), {"votes": 3})
     assert copy._rubric == reward._rubric
 
 

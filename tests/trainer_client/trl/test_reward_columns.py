@@ -21,7 +21,7 @@ from tests.trainer_client.trl.judges import (
     summary,
 )
 from trainer_client import AsyncClient, InvalidRequest
-from trainer_client.trl._reward.distributed import RubricRewardWarning, TooManyUnscored
+from trainer_client.trl import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 

@@ -16,7 +16,7 @@ from tests.trainer_client.trl.judges import (
     summary,
 )
 from trainer_client import UnknownRubric
-from trainer_client.trl._reward.distributed import TooManyUnscored
+from trainer_client.trl import TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 
@@ -101,7 +101,7 @@ def test_a_cancelled_call_hangs_up(loop):
 
 
 def test_a_user_error_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
-    monkeypatch.setattr("trainer_client.trl._reward.judging.MAX_GROUPS", 1)
+    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
     reward = rewarding(FakeJudgeTransport(hang, lambda body: problem("unknown-rubric", 404)))
 
     async def refused():

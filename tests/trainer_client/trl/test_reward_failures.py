@@ -30,7 +30,7 @@ from trainer_client import (
     Unauthorized,
     UnknownRubric,
 )
-from trainer_client.trl._reward.distributed import TooManyUnscored
+from trainer_client.trl import TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 TWO = (["a", "b"], ["0.25", "0.5"])

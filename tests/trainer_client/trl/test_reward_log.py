@@ -16,7 +16,7 @@ from tests.trainer_client.trl.judges import (
     summary,
     verdict,
 )
-from trainer_client.trl.reward import MAX_TRACKED_CRITERIA
+from trainer_client.trl.scoring.metrics import MAX_TRACKED_CRITERIA
 
 
 def giving(*answers):

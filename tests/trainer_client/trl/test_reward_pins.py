@@ -19,7 +19,7 @@ from tests.trainer_client.trl.judges import (
     stream,
     summary,
 )
-from trainer_client.trl._reward.judging import RubricPins
+from trainer_client.rows.pins import RubricPins
 from trainer_client.wire import RubricContent, RubricVersion
 
 OTHER = "sha256:" + "2" * 64
@@ -138,7 +138,7 @@ def test_ranks_with_different_pins_take_those_of_the_lowest_rank(caplog):
 
 
 async def test_of_two_versions_in_one_call_the_first_is_kept_and_the_other_logged(caplog, monkeypatch):
-    monkeypatch.setattr("trainer_client.trl._reward.judging.MAX_GROUPS", 1)
+    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
     await reward(["a", "b"], ["1", "1"])

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
-from trainer_client.trl._reward import distributed
-from trainer_client.trl._reward.distributed import CollectiveOrder, RankSummary
+from trainer_client.trl.scoring import ranks as exchange
+from trainer_client.trl.scoring.ranks import CollectiveOrder, RankSummary
 
 pytest.importorskip("torch")
 
@@ -139,8 +139,8 @@ def test_ranks_stay_in_step_after_errors(ranks):
 
 async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     exchanged = []
-    monkeypatch.setattr(distributed, "rank", lambda: 0)
-    monkeypatch.setattr(distributed, "_gather", lambda own: exchanged.append(own.rows) or [own])
+    monkeypatch.setattr(exchange, "rank", lambda: 0)
+    monkeypatch.setattr(exchange, "_gather", lambda own: exchanged.append(own.rows) or [own])
     first, second = CollectiveOrder(), CollectiveOrder()
     later = asyncio.create_task(second.all_gather(RankSummary(2)))
     await asyncio.sleep(0.01)
@@ -150,7 +150,7 @@ async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     await later
     second.end()
     assert exchanged == [1, 2]
-    assert distributed._latest == {}
+    assert exchange._latest == {}
 
 
 async def test_a_cancelled_call_does_not_block_others():
@@ -163,7 +163,7 @@ async def test_a_cancelled_call_does_not_block_others():
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await rewarding(FakeJudgeTransport())(["a"], ["1"]) == [1.0]
-    assert distributed._latest == {}
+    assert exchange._latest == {}
 
 
 def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch):
@@ -178,7 +178,7 @@ def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch
     )
     cuda = SimpleNamespace(set_device=lambda device: done.append(device))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=torch_distributed, cuda=cuda))
-    assert distributed._gather(RankSummary(1)) == [RankSummary(1)] * 2
+    assert exchange._gather(RankSummary(1)) == [RankSummary(1)] * 2
     assert done == [gpu, "gather"]
 
 

@@ -19,7 +19,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from tests.services.processes import serving
 from tests.trainer_client.trl.training import dataset, one_step, policy, saying, tokenizer
 from trainer_client import Client, InvalidRequest, UnknownRubric
-from trainer_client.trl._reward.distributed import RubricRewardWarning, TooManyUnscored
+from trainer_client.trl import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 pytestmark = pytest.mark.trl

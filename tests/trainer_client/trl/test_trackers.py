@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from tests.trainer_client.trl.judges import FakeJudgeTransport
 from tests.trainer_client.trl.test_run_names import unnamed
 from tests.trainer_client.trl.test_waiting import text_trainer
-from trainer_client.trl._reward.trackers import TrackerLink
+from trainer_client.trl.scoring.trackers import TrackerLink
 
 pytestmark = pytest.mark.trl
 

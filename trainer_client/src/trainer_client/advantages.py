@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import as_number
+from trainer_client._inputs import read_finite, read_finite_or_none
 from trainer_client.steps import NO_STEP
 
 __all__ = ["component_advantages", "group_advantages", "normalise_steps", "stepwise_advantages"]
@@ -134,33 +134,47 @@ def component_advantages(
     if scaled_by not in get_args(ScaledBy):
         raise ValueError(f"scaled_by is {scaled_by!r}; use one of {', '.join(get_args(ScaledBy))}")
     scale: Scale = "std" if scaled_by == "deviations" else "none"
-    sums: list[float | None] = []
-    correlated: list[Array] = []
-    for place, group in enumerate(groups):
-        parts = []
-        for name in dict.fromkeys(name for response in group for name in response):
-            if weights is not None and name not in weights[place]:
-                raise ValueError(f"weights[{place}] has none for the component {name!r}; give one for each component")
-            weight = 1.0 if weights is None else _finite(weights[place][name], "weights", place, name)
-            rewards = [response.get(name) for response in group]
-            parts.append(weight * group_advantages(rewards, scale=scale, ddof=ddof, eps=eps))
-        total = np.sum(parts, axis=0) if parts else np.zeros(len(group))
-        if scaled_by == "correlations":
-            correlated.append(total / (math.sqrt(max(1.0, _sum_of_correlations(group, parts))) + eps))
-            continue
-        known = [any(value is not None for value in response.values()) for response in group]
-        sums += [float(value) if is_known else None for value, is_known in zip(total, known, strict=True)]
+    deviation: dict[str, Any] = {"ddof": ddof, "eps": eps}
+    parts = [
+        [
+            _weight(weights, place, name) * group_advantages([one.get(name) for one in group], scale=scale, **deviation)
+            for name in _component_names(group)
+        ]
+        for place, group in enumerate(groups)
+    ]
+    totals = [np.sum(own, axis=0) if own else np.zeros(len(group)) for own, group in zip(parts, groups, strict=True)]
     if scaled_by == "correlations":
-        return correlated
-    normalised = group_advantages(sums, ddof=ddof, eps=eps)
+        spreads = [math.sqrt(max(1.0, _sum_of_correlations(*one))) for one in zip(groups, parts, strict=True)]
+        return [total / (spread + eps) for total, spread in zip(totals, spreads, strict=True)]
+    normalised = group_advantages(_known_sums(groups, totals), **deviation)
     ends = np.cumsum([len(group) for group in groups])
     return np.split(normalised, ends[:-1]) if groups else []
 
 
+def _known_sums(groups: Sequence[Sequence[Mapping[str, Reward]]], totals: Sequence[Array]) -> list[float | None]:
+    """Return the sum of each response of the batch; None for one without any component."""
+    return [
+        float(value) if any(part is not None for part in response.values()) else None
+        for group, total in zip(groups, totals, strict=True)
+        for response, value in zip(group, total, strict=True)
+    ]
+
+
+def _component_names(group: Sequence[Mapping[str, Reward]]) -> list[str]:
+    return list(dict.fromkeys(name for response in group for name in response))
+
+
+def _weight(weights: Sequence[Mapping[str, float]] | None, place: int, name: str) -> float:
+    if weights is None:
+        return 1.0
+    if name not in weights[place]:
+        raise ValueError(f"weights[{place}] has none for the component {name!r}; give one for each component")
+    return read_finite(f"weights[{place}][{name!r}]", weights[place][name])
+
+
 def _sum_of_correlations(group: Sequence[Mapping[str, Reward]], parts: Sequence[Array]) -> float:
     """Return the sum of Pearson's correlations of all pairs of components, each with itself included."""
-    names = dict.fromkeys(name for response in group for name in response)
-    known = [np.array([response.get(name) is not None for response in group]) for name in names]
+    known = [np.array([response.get(name) is not None for response in group]) for name in _component_names(group)]
     total = float(sum(part.any() for part in parts))
     for (one, has_one), (other, has_other) in combinations(zip(parts, known, strict=True), 2):
         both = has_one & has_other
@@ -193,7 +207,7 @@ def normalise_steps(
     columns: dict[_Step, list[tuple[int, float]]] = {}
     for index, rollout in enumerate(deltas):
         for step, given in rollout.items():
-            columns.setdefault(step, []).append((index, _finite(given, "deltas", index, step)))
+            columns.setdefault(step, []).append((index, read_finite(f"deltas[{index}][{step!r}]", given)))
     normalised: list[dict[_Step, float]] = [{} for _ in deltas]
     for step, column in columns.items():
         centred, sigma = _centre([delta for _, delta in column], ddof if len(column) > 1 else 0)
@@ -240,8 +254,8 @@ def stepwise_advantages(
         G arrays; the i-th has T_i advantages.
 
     Raises:
-        ValueError: the four sequences differ in length, a span is outside its response or overlaps another, a number
-            is not finite, or an option is invalid.
+        ValueError: the sequences differ in length, a span is outside its response or overlaps another, a number is not
+            finite, or an option is invalid.
     """
     if variant not in get_args(StepVariant):
         raise ValueError(f"variant is {variant!r}; use one of {', '.join(get_args(StepVariant))}")
@@ -251,24 +265,17 @@ def stepwise_advantages(
             "give one of each for every rollout of the group"
         )
     rewards = _read_rewards(base)
-    offered = [_read_steps(f"deltas[{index}]", rollout, NO_STEP) for index, rollout in enumerate(deltas)]
-    scored = [{} if reward is None else steps for reward, steps in zip(rewards, offered, strict=True)]
+    scored = _read_deltas(deltas, rewards)
     places = [_read_spans(index, own, length) for index, (own, length) in enumerate(zip(spans, lengths, strict=True))]
     attributed = [{step: delta for step, delta in own.items() if step != NO_STEP} for own in scored]
     offsets = normalise_steps(attributed, ddof=ddof, eps=eps)
     if variant == "decoupled":
-        whole = group_advantages(rewards, ddof=ddof, eps=eps)
         offsets = offsets if normalise else attributed
     else:
-        totals = [
-            None if reward is None else math.fsum([reward, *own.values()])
-            for reward, own in zip(rewards, scored, strict=True)
-        ]
-        whole = group_advantages(totals, ddof=ddof, eps=eps)
-    return [
-        _tokens(variant, float(advantage), own, place, length)
-        for advantage, own, place, length in zip(whole, offsets, places, lengths, strict=True)
-    ]
+        given = zip(rewards, scored, strict=True)
+        rewards = [None if reward is None else math.fsum([reward, *own.values()]) for reward, own in given]
+    whole = group_advantages(rewards, ddof=ddof, eps=eps)
+    return [_tokens(variant, *rollout) for rollout in zip(whole.tolist(), offsets, places, lengths, strict=True)]
 
 
 def _tokens(variant: StepVariant, advantage: float, offsets: Mapping[int, float], spans: _Spans, length: int) -> Array:
@@ -304,15 +311,7 @@ def _check_deviation(ddof: int, eps: float) -> None:
 
 
 def _read_rewards(rewards: Sequence[Reward]) -> list[float | None]:
-    return [None if given is None else _finite(given, "rewards", index) for index, given in enumerate(rewards)]
-
-
-def _finite(given: Any, name: str, *place: object) -> float:
-    number = given if type(given) is float else as_number(given)
-    if not math.isfinite(number):
-        name += "".join(f"[{key!r}]" for key in place)
-        raise ValueError(f"{name} is {given!r}; use a finite number, or None or no entry if there is no value")
-    return number
+    return [read_finite_or_none(f"rewards[{index}]", given) for index, given in enumerate(rewards)]
 
 
 def _read_steps(name: str, given: Mapping[Any, Any], lowest: int = 0) -> dict[int, Any]:
@@ -321,6 +320,12 @@ def _read_steps(name: str, given: Mapping[Any, Any], lowest: int = 0) -> dict[in
         no_step = ", or -1 for no step" if lowest < 0 else ""
         raise ValueError(f"{name} has step {min(steps)}; steps are 1, 2, 3, …, and 0 for the whole response{no_step}")
     return steps
+
+
+def _read_deltas(deltas: Sequence[Mapping[int, float]], rewards: Sequence[float | None]) -> list[dict[int, float]]:
+    """Read the deltas of each rollout; none for one without a reward."""
+    offered = [_read_steps(f"deltas[{index}]", rollout, NO_STEP) for index, rollout in enumerate(deltas)]
+    return [{} if reward is None else steps for reward, steps in zip(rewards, offered, strict=True)]
 
 
 def _read_spans(index: int, given: Mapping[Any, Sequence[int]], length: int) -> _Spans:

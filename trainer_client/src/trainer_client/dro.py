@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import Score, as_number, read_scores
+from trainer_client._inputs import Score, read_finite, read_finite_or_none, read_scores
 from trainer_client.measures import rouge_l_f1
 
 __all__ = [
@@ -191,7 +191,7 @@ class RollingThreshold:
 
     def accepts(self, score: float) -> bool:
         """Whether to train on a group with this score."""
-        return self.threshold is None or _score("score", score) >= self.threshold
+        return self.threshold is None or read_finite("score", score) >= self.threshold
 
     def after_step(self, scores: Sequence[float]) -> "RollingThreshold":
         """Return the threshold for the next step.
@@ -205,7 +205,7 @@ class RollingThreshold:
         Raises:
             ValueError: a score is not a finite number.
         """
-        recent = (*self.recent, *(_score(f"scores[{index}]", given) for index, given in enumerate(scores)))
+        recent = (*self.recent, *(read_finite(f"scores[{index}]", given) for index, given in enumerate(scores)))
         if self.steps + 1 < self.every:
             return replace(self, steps=self.steps + 1, recent=recent)
         threshold = float(np.percentile(recent, self.percentile)) if recent else self.threshold
@@ -230,7 +230,9 @@ def select_groups(
     Raises:
         ValueError: a share is out of range, or a score is not a finite number.
     """
-    scored = [(_score(f"scores[{index}]", given), index) for index, given in enumerate(scores) if given is not None]
+    scored = [
+        (read_finite(f"scores[{index}]", given), index) for index, given in enumerate(scores) if given is not None
+    ]
     ranked = [index for _, index in sorted(scored, key=lambda pair: (-pair[0], pair[1]))]
     kept = rounded_up_share("top_fraction", top_fraction, len(ranked))
     rest = ranked[kept:]
@@ -252,10 +254,7 @@ def _all_true(parts: Iterable[bool | None]) -> bool | None:
 
 
 def _ranking(rewards: Sequence[float | None]) -> list[int]:
-    numbers = [None if given is None else as_number(given) for given in rewards]
-    for index, number in enumerate(numbers):
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"rewards[{index}] is {rewards[index]!r}; use a finite number, or None")
+    numbers = [read_finite_or_none(f"rewards[{index}]", given) for index, given in enumerate(rewards)]
     known = [(-number, index) for index, number in enumerate(numbers) if number is not None]
     return [index for _, index in sorted(known)]
 
@@ -290,10 +289,3 @@ def rounded_up_share(name: str, fraction: float, count: int) -> int:
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"{name} is {fraction!r}; it is a share in [0, 1]")
     return math.ceil(fraction * count - 1e-9)
-
-
-def _score(name: str, given: Any) -> float:
-    number = as_number(given)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {given!r}; a variance score must be a finite number")
-    return number

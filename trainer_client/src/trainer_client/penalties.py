@@ -7,7 +7,7 @@ a penalised reward may leave [0, 1].
 import math
 from typing import Any
 
-from trainer_client._inputs import as_number
+from trainer_client._inputs import as_number, read_finite_or_none
 from trainer_client.modes import Explained, short
 from trainer_client.wire.rewards import RewardOptions
 
@@ -34,7 +34,7 @@ def length_penalty(
     """
     excess = _at_least_zero("length", length) - _at_least_zero("target", target)
     penalty = _at_least_zero("coefficient", coefficient) * (max(0.0, excess) if excess_only else excess)
-    value = _read_reward(reward)
+    value = read_finite_or_none("reward", reward)
     return None if value is None else value - penalty
 
 
@@ -58,7 +58,7 @@ def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: flo
     )
     if not 0.0 < buffer <= limit:
         raise ValueError(f"buffer is {buffer:g} and limit {limit:g}; the buffer must be above 0 and at most the limit")
-    value = _read_reward(reward)
+    value = read_finite_or_none("reward", reward)
     return None if value is None else value - min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
 
 
@@ -80,7 +80,7 @@ def truncation_penalty(reward: Reward, stopped: bool | None, *, factor: float) -
         raise ValueError(f"factor is {factor!r}; it is a share in [0, 1]")
     if stopped is None:
         raise ValueError("a truncation penalty needs stopped; say whether the response ended by itself")
-    value = _read_reward(reward)
+    value = read_finite_or_none("reward", reward)
     return value if value is None or stopped or value < 0 else value * share
 
 
@@ -99,7 +99,7 @@ def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stop
     Raises:
         ValueError: `tokens` or `stopped` is None and a penalty needs it, or the reward is not a finite number.
     """
-    value = _read_reward(reward)
+    value = read_finite_or_none("reward", reward)
     if options.truncation_factor is not None:
         value = truncation_penalty(value, stopped, factor=options.truncation_factor)
     if options.length_penalty is None and options.overlong_penalty is None:
@@ -146,15 +146,6 @@ def explain_penalties(
         start = near.limit_tokens - near.buffer_tokens
         expression += f" − min(1, max(0, ({tokens} − {start}) / {near.buffer_tokens}))"
     return Explained(sentence, expression, _less_for_length(value, options, tokens) or 0.0)
-
-
-def _read_reward(given: Reward) -> float | None:
-    if given is None:
-        return None
-    value = as_number(given)
-    if not math.isfinite(value):
-        raise ValueError(f"reward is {given!r}; use a finite number, or None if there is no reward")
-    return value
 
 
 def _at_least_zero(name: str, given: Any) -> float:

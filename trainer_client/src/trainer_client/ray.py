@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from trainer_client._inputs import parse_rubric
 from trainer_client.client.sync import Client
 from trainer_client.errors import InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric
-from trainer_client.tables import result_fields, row_fields
+from trainer_client.rows.tables import result_fields, row_fields
 from trainer_client.wire import Group, GroupRewards, RewardMode
 from trainer_client.wire.problems import field_errors
 
@@ -51,7 +51,7 @@ class RubricScorer:
     A row is a group: `prompt` and `responses`, a list, or `response`, a single one, where a response is text or chat
     messages. It may have `rubric`, `ground_truth`, `reference_answer`, `grounding` and `id`; all other columns are
     passed on. A row with `response` gains `reward`, `status`, `failure` and `verdicts`, one with `responses` gains
-    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.tables.result_fields`.
+    `rewards`, `statuses`, `failure` and `verdicts`: see `trainer_client.rows.tables.result_fields`.
 
     Args:
         rubric: the rubric of rows without one: a reference, a list of criteria, or JSON text.

@@ -5,11 +5,10 @@ the last one. Otherwise the policy writes the last one from a prompt that shows 
 missed (section 2.3). The loss of a refined response is in `trainer_client.losses`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer_client._inputs import CriterionLike, Score, as_number, read_criteria, read_scores
+from trainer_client._inputs import CriterionLike, Score, read_criteria, read_finite_or_none, read_scores
 from trainer_client.modes import Term
 from trainer_client.scaffold import (
     Chat,
@@ -94,7 +93,7 @@ def assess_group(
         raise ValueError(f"{len(rewards)} rewards and {len(scores)} rows of scores; give one of each per response")
     terms = read_criteria(criteria)
     rows = [_satisfied(terms, row) for row in scores]
-    values = [None if given is None else _finite(index, given) for index, given in enumerate(rewards)]
+    values = [read_finite_or_none(f"rewards[{index}]", given) for index, given in enumerate(rewards)]
     highest = max((value for value in values if value is not None), default=None)
     if highest is None:
         return RefinementDecision("unrewarded", None)
@@ -162,10 +161,3 @@ def _satisfied(terms: Sequence[Term], scores: Sequence[Score]) -> list[bool | No
 
 def _kind(criterion: PromptCriterion) -> Any:
     return criterion.get("kind") if isinstance(criterion, Mapping) else criterion.kind
-
-
-def _finite(index: int, given: Reward) -> float:
-    number = as_number(given)
-    if not math.isfinite(number):
-        raise ValueError(f"rewards[{index}] is {given!r}; use a finite number, or None if there is no reward")
-    return number

@@ -131,62 +131,64 @@ def step_deltas(
     """Sum each step's deltas (SRaR, eq. 3 and the d_k below it).
 
     A satisfied criterion (score 1) of kind k adds budget_k / N_k to its step, an unsatisfied one 0, where N_k is the
-    number of all criteria of that kind, scored or not. With `soft`, a criterion of score s adds s * budget_k / N_k, the
-    expectation of that over verdicts that are yes with probability s (ours). A pitfall always subtracts: its budget
-    counts as -|pitfall|, whatever its sign. Criteria of other kinds, such as `answer`, have no delta.
+    number of all criteria of that kind, scored or not. With `soft`, one of score s adds s * budget_k / N_k, the mean
+    over verdicts that are yes with probability s (ours). A pitfall always subtracts: its budget counts as -|pitfall|.
+    Criteria of other kinds, such as `answer`, have no delta.
 
     Args:
-        criteria: M criteria, as `Criterion` models or mappings; weights are ignored.
+        criteria: M criteria; weights are ignored.
         scores: M numbers in [0, 1]; None where judging failed, which leaves the criterion out.
-        steps: M step numbers: 1..n_steps, 0 for the whole response, -1 for no step (no delta). Ignored where the score
-            is None; may be None where the criterion has no delta.
+        steps: M step numbers: 1..n_steps, 0 for the whole response, -1 for no step. Needed where there is a delta.
         n_steps: the highest step number of the response.
-        suggest: the budget of all `suggest` criteria together.
-        pitfall: the budget of all `pitfall` criteria together, negative.
-        bonus: the budget of all `bonus` criteria together.
+        suggest, pitfall, bonus: the budget of all criteria of a kind together; that of pitfalls is negative.
         count_satisfied_only: give a step a value only if a satisfied criterion is attributed to it (the authors'
             code), rather than any scored one (the paper's G_k).
         keep_no_step: also sum the deltas of no step, under -1. They have no tokens, so SRaR's own advantages leave
             them out; RaR and the merged variant add them to the response's sum.
-        soft: the scores are probabilities of yes; add each in proportion. Not with `count_satisfied_only`.
-        inclusions: M probabilities in (0, 1] with which rubric dropout judged each criterion; each delta is divided by
-            its own, so that its mean over all subsets is that of the whole rubric. Default: 1.
+        soft: the scores are probabilities of yes. Not with `count_satisfied_only`.
+        inclusions: M probabilities in (0, 1] with which rubric dropout judged each criterion, 1 each by default. Each
+            delta is divided by its own, so that its mean over all subsets is that of the whole rubric.
 
     Returns:
         {step: d_k} for the steps that have a delta.
 
     Raises:
-        ValueError: the step of a scored criterion is out of range, lengths, weights or scores are wrong, or `soft` is
-            combined with `count_satisfied_only`.
+        ValueError: the step of a scored criterion is out of range, or lengths, weights, scores or options are wrong.
     """
     if soft and count_satisfied_only:
         raise ValueError(
-            "count_satisfied_only needs to know which criteria are satisfied, and a probability does not say; leave "
-            "out count_satisfied_only, or use verdicts"
+            "count_satisfied_only needs to know which criteria are satisfied, and a probability does not say; leave it "
+            "out, or use verdicts"
         )
     terms = read_criteria(criteria)
     values = read_scores(scores, len(terms))
-    if len(steps) != len(terms):
-        raise ValueError(f"{len(steps)} steps for {len(terms)} criteria; give one step for each criterion")
+    numbers = _step_numbers(terms, values, steps, n_steps)
     counts = Counter(term.kind for term in terms if not term.shadow)
     budgets = {"suggest": suggest, "pitfall": -abs(pitfall), "bonus": bonus}
     deltas: dict[int, float] = {}
-    for index, (term, value) in enumerate(zip(terms, values, strict=True)):
-        carries = term.kind in budgets and not term.shadow
-        if value is None or (steps[index] is None and not carries):
+    for index, (term, value, step) in enumerate(zip(terms, values, numbers, strict=True)):
+        ignored = (step == NO_STEP and not keep_no_step) or (count_satisfied_only and value != 1.0)
+        if value is None or step is None or ignored:
             continue
-        step = _step_number(index, steps[index], n_steps)
-        satisfied = value == 1.0
-        if not carries or (count_satisfied_only and not satisfied):
-            continue
-        if step == NO_STEP and not keep_no_step:
-            continue
-        share = value if soft else float(satisfied)
+        share = value if soft else float(value == 1.0)
         delta = share * budgets[term.kind] / counts[term.kind] if share else 0.0
-        if inclusions is not None:
-            delta /= inclusions[index]
-        deltas[step] = deltas.get(step, 0.0) + delta
+        deltas[step] = deltas.get(step, 0.0) + (delta if inclusions is None else delta / inclusions[index])
     return deltas
+
+
+def _step_numbers(
+    terms: Sequence[Term], values: Sequence[float | None], steps: Sequence[SupportsIndex | None], n_steps: int
+) -> list[int | None]:
+    """Read the step of each criterion that adds to one; None for one without a score, or of another kind."""
+    if len(steps) != len(terms):
+        raise ValueError(f"{len(steps)} steps for {len(terms)} criteria; give one step for each criterion")
+    numbers: list[int | None] = []
+    for index, (term, value, given) in enumerate(zip(terms, values, steps, strict=True)):
+        carries = term.kind in ("suggest", "pitfall", "bonus") and not term.shadow
+        unread = value is None or (given is None and not carries)
+        step = None if unread else _step_number(index, given, n_steps)
+        numbers.append(step if carries else None)
+    return numbers
 
 
 def _step_number(index: int, given: SupportsIndex | None, n_steps: int) -> int:

@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from judge_server.api import decisions, judges, ledger, operations, probes, projects, rubrics, scores, scoring
-from judge_server.api.auth import CONSOLE, AccessMiddleware
+from judge_server.api.auth import CONSOLE, AccessMiddleware, ApiCallers, refuse
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
 from judge_server.api.console import create_console
@@ -33,7 +33,6 @@ from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import Service
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
-from trainer_client.documentation import error_url
 from trainer_client.wire import Problem, RewardEvent
 from trainer_client.wire.ledger import ExportEvent, RecomputeEvent
 
@@ -78,15 +77,12 @@ def create_app(
 
     A body larger than `max_body_bytes`, or one that arrives too slowly, is rejected: see `BoundedBody`.
     """
-    reader, roll_tasks, console = BodyReader(MAX_BODIES * max_body_bytes), RollTasks(), create_console(service)
+    reader, roll_tasks = BodyReader(MAX_BODIES * max_body_bytes), RollTasks()
 
     @asynccontextmanager
     async def with_reader(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with (
-                lifespan(app) if lifespan is not None else nullcontext(),
-                console.router.lifespan_context(console),
-            ):
+            async with lifespan(app) if lifespan is not None else nullcontext():
                 try:
                     yield
                 finally:
@@ -106,9 +102,9 @@ def create_app(
     for router in _AUTHENTICATED_ROUTERS:
         app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)
-    app.mount(CONSOLE, console)
+    app.mount(CONSOLE, create_console(service))
     problems.install_problem_handlers(app)
-    app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
+    app.add_middleware(AccessMiddleware, identify=ApiCallers(service.authenticator), refuse=refuse)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)
     app.add_middleware(RequestLoggingMiddleware)
     keys_are_optional = service.authenticator is not None and not service.authenticator.required
@@ -139,33 +135,6 @@ TAGS = (
 
 SERVERS = ({"url": "/", "description": "The service that serves this document."},)
 
-_REQUEST_ID = "req_5d41402abc4b2a76"
-
-_PROBLEM_EXAMPLES: dict[str, tuple[str, str, str]] = {
-    "401": ("unauthorized", "Unauthorized", "An API key is needed. Send it as Authorization: Bearer adj_…"),
-    "403": ("forbidden", "Forbidden", "This key lacks the scope 'score'. Its scopes are: read."),
-    "404": ("not-found", "Not found", "There is nothing under that name in this project."),
-    "408": ("too-slow", "Request too slow", "the body arrived too slowly: 4096 bytes so far; send it within 30 s"),
-    "409": ("in-progress", "In progress", "The same request is still being processed; send it again when it is done."),
-    "412": ("alias-moved", "Alias moved", "math/primes@production points to version 3, not 2."),
-    "413": ("too-large", "Request too large", "the body is larger than the 67108864 bytes allowed"),
-    "414": ("too-large", "Request too large", "The path and query are too long; send long texts in a body."),
-    "415": (
-        "unsupported-media-type",
-        "Unsupported media type",
-        "This route takes JSON, not 'text/plain'; send Content-Type: application/json.",
-    ),
-    "422": ("invalid-request", "Invalid request", "groups: needs at least 1, has 0"),
-    "428": ("precondition-required", "Precondition required", "A precondition is required: send If-Match."),
-    "429": ("overloaded", "Overloaded", "the queue of the judge is full; try again later"),
-    "431": ("too-large", "Request too large", "The headers are too many or too large."),
-    "502": ("judging-failed", "Judging failed", "1 of 4 verdicts failed, and on_failure is 'error'"),
-    "503": ("not-ready", "Not ready", "The judge is still loading; try again in a moment."),
-}
-"""By status: the type, the title and the detail of a problem."""
-
-_RETRYABLE = frozenset({"408", "409", "429", "502", "503"})
-
 
 def install_openapi(app: FastAPI, *, keys_are_optional: bool) -> None:
     """Complete the OpenAPI document of an application when it is first asked for."""
@@ -187,23 +156,6 @@ def install_openapi(app: FastAPI, *, keys_are_optional: bool) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def problem_example(status: str) -> dict[str, Any]:
-    """An example of a problem with this status."""
-    kind, title, detail = _PROBLEM_EXAMPLES[status]
-    problem: dict[str, Any] = {
-        "type": f"urn:adjudge:{kind}",
-        "title": title,
-        "status": int(status),
-        "detail": detail,
-        "request_id": _REQUEST_ID,
-        "retryable": status in _RETRYABLE,
-        "errors": [],
-    }
-    if status == "422":
-        problem["errors"] = [{"field": "groups", "message": "needs at least 1, has 0"}]
-    return problem | ({"current_version": 3} if status == "412" else {}) | {"documentation_url": error_url(kind)}
-
-
 @cache
 def recorded_examples() -> dict[str, dict[str, Any]]:
     """By operation id and media type, what a service answered."""
@@ -216,11 +168,9 @@ def _add_examples(document: dict[str, Any]) -> None:
     recorded = recorded_examples()
     for path in document["paths"].values():
         for operation in path.values():
-            for status, response in operation["responses"].items():
+            for response in operation["responses"].values():
                 for media_type, content in response.get("content", {}).items():
-                    if media_type == "application/problem+json":
-                        content["example"] = problem_example(status)
-                    elif media_type in recorded.get(operation["operationId"], {}):
+                    if media_type in recorded.get(operation["operationId"], {}):
                         content["example"] = recorded[operation["operationId"]][media_type]
 
 

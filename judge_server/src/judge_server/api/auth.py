@@ -2,25 +2,24 @@
 
 `AccessMiddleware` identifies the caller before the body is read. `RequiredScope` is the dependency by which a router or
 route declares its scope; it checks the scope before the route runs and adds it to the OpenAPI document.
-
-A request without a key must name a loopback host in its `Host` header. Otherwise a web page could point its own host
-name at 127.0.0.1 and read the responses (DNS rebinding); the browser then sends the page's host name.
 """
 
 import base64
-import ipaddress
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import Request, Security
+from fastapi import Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from judge_server.api.http.middleware import require_loopback_host
 from judge_server.api.http.problems import problem_response
+from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import service_of
 from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_context
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import Forbidden, ServiceError
+from judge_server.errors import ServiceError
 from judge_server.observability.logs import bind_log_context
 from judge_server.scheduling.time_sharing import next_slice
 from trainer_client.wire.tenants import Scope as KeyScope
@@ -35,7 +34,6 @@ CONSOLE = "/console"
 COMPAT = "/v1/compat/"
 """The folder of the routes of trainers, most of which cannot send an `Authorization` header of their own."""
 
-_OPEN_FOLDER = "/static-offline-docs/"
 _READ_METHODS = frozenset({"GET", "HEAD"})
 
 _bearer_scheme = HTTPBearer(
@@ -44,42 +42,84 @@ _bearer_scheme = HTTPBearer(
 
 
 class AccessMiddleware:
-    """ASGI middleware that identifies the caller of a request. Without an authenticator, all requests are anonymous."""
+    """ASGI middleware that identifies the caller of a request.
 
-    def __init__(self, app: ASGIApp, *, authenticator: Authenticator | None) -> None:
-        self._app = app
-        self._authenticator = authenticator
+    Args:
+        identify: identifies the caller; None for a request that goes on without an identity, so that a route that needs
+            one fails.
+        refuse: the response to a caller who is refused.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        identify: Callable[[Request], Awaitable[Identity | None]],
+        refuse: Callable[[Request, ServiceError], Response],
+    ) -> None:
+        self._app, self._identify, self._refuse = app, identify, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or f"{scope['path']}/".startswith(f"{CONSOLE}/"):
-            await self._app(scope, receive, send)  # without an identity: a route that needs one fails
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
             return
-        if self._authenticator is not None and scope["path"] not in PROBE_PATHS and not authorization_of(scope):
-            await next_slice()  # a burst of requests that need no key, or lack theirs, begins one by one
+        request = Request(scope, receive)
         try:
-            identity = await self._identity(scope)
+            identity = await self._identify(request)
         except ServiceError as error:
-            await problem_response(error, scope["state"]["request_id"])(scope, receive, send)
+            await self._refuse(request, error)(scope, receive, send)
             return
-        scope["state"]["identity"] = identity
+        if identity is None:
+            await self._app(scope, receive, send)
+            return
+        request.state.identity = identity
         bind_log_context(project=identity.project_id)
         with identity_context(identity):
             await self._app(scope, receive, send)
 
-    async def _identity(self, scope: Scope) -> Identity:
-        path = scope["path"]
-        authenticator = self._authenticator
-        if authenticator is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+
+class ApiCallers:
+    """Identifies the callers of the API. Without an authenticator, all of them are anonymous."""
+
+    def __init__(self, authenticator: Authenticator | None) -> None:
+        self._authenticator = authenticator
+
+    async def __call__(self, request: Request) -> Identity | None:
+        """Identify a caller and count the request; None for the console, which signs people in by itself."""
+        path, authenticator = request.scope["path"], self._authenticator
+        if f"{path}/".startswith(f"{CONSOLE}/"):
+            return None
+        if authenticator is None or path in PROBE_PATHS:
             return ANONYMOUS
-        authorization = authorization_of(scope)
-        if path == "/metrics" and authenticator.open_metrics and not authorization:
+        authorization = authorization_of(request.scope)
+        if not authorization:
+            await next_slice()  # a burst of requests that need no key, or lack theirs, begins one by one
+        is_open = path in OPEN_PATHS or path.startswith(STATIC_FOLDER)
+        if is_open or (path == "/metrics" and authenticator.open_metrics and not authorization):
             return ANONYMOUS
-        identity = await authenticator.identify(authorization)
-        if identity is ANONYMOUS:
-            require_loopback_host(Headers(scope=scope))
+        identity = await identify(authenticator, request)
         await authenticator.admit(identity)
         return identity
+
+
+async def identify(authenticator: Authenticator, request: Request) -> Identity:
+    """Identify a caller by the `Authorization` header; without a key, the request must name a loopback host.
+
+    Raises:
+        Unauthorized: the key is invalid, or missing and required.
+        Forbidden: a request without a key names another host.
+        RateLimited, NotReady: the key cannot be looked up now.
+    """
+    identity = await authenticator.identify(authorization_of(request.scope))
+    if identity is ANONYMOUS:
+        require_loopback_host(request.headers)
+    return identity
+
+
+def refuse(request: Request, error: ServiceError) -> Response:
+    """The response to a caller who is refused: a problem."""
+    return problem_response(error, request.state.request_id)
 
 
 def authorization_of(scope: Scope) -> str | None:
@@ -131,12 +171,24 @@ class RequiredScope:
         if getattr(request.state, "scope_checked", None) is self:
             return
         scope = self._read_scope if request.method in _READ_METHODS else self._write_scope
-        identity = identity_of(request)
-        require_scope(identity, scope)
-        authenticator = service_of(request).authenticator
-        if authenticator is not None and self._checks_budget and (scope, request.method) == ("score", "POST"):
-            await authenticator.usage.check_budget(identity)
+        if self._checks_budget and request.method == "POST":
+            await require_permission(request, scope)
+        else:
+            require_scope(identity_of(request), scope)
         request.state.scope_checked = self
+
+
+async def require_permission(request: Request, scope: KeyScope) -> None:
+    """Require a scope of the caller and, for `score`, that the budget of its project is not spent.
+
+    Raises:
+        Forbidden: the key lacks the scope.
+        BudgetExhausted: the budget is spent.
+    """
+    identity, authenticator = identity_of(request), service_of(request).authenticator
+    require_scope(identity, scope)
+    if scope == "score" and authenticator is not None:
+        await authenticator.usage.check_budget(identity)
 
 
 def identity_of(request: Request) -> Identity:
@@ -148,36 +200,3 @@ def identity_of(request: Request) -> Identity:
 def project_of(request: Request) -> str:
     """The project of the caller."""
     return identity_of(request).project_id
-
-
-def require_loopback_host(headers: Headers) -> None:
-    """Reject a request whose `Host` is not a loopback host; a request without `Host` passes.
-
-    Raises:
-        Forbidden: `Host` is neither `localhost` nor a loopback address.
-    """
-    host = headers.get("host")
-    if host is None or is_loopback(_name_of(host)):
-        return
-    raise Forbidden(
-        f"Without a key this service answers to localhost and 127.0.0.1, and not to {host[:100]!r}. Use one of those "
-        "names, or send an API key: adjudge keys create --scope score"
-    )
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address always refers to the local machine."""
-    name = name.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _name_of(host: str) -> str:
-    """The host name in a `Host` header, without the port or the brackets of an IPv6 address."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]

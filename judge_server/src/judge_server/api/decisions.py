@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import Discriminator, Field, JsonValue, Tag, ValidationError, model_validator
 
-from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
+from judge_server.api.idempotency import IdempotencyKey
+from judge_server.api.scoring import prepare
 from judge_server.api.service import Service, service_of
 from judge_server.errors import JudgingFailed, invalid_field
-from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.scorer import Scorer
 from trainer_client import wire
 from trainer_client.wire.base import STORABLE, STRICT_NUMBER, AnswerModel, BoundedFloat, RequestModel
@@ -334,10 +333,10 @@ Question = NoulQuestion | ChoiceQuestion | LevelQuestion
 Answer = NoulAnswer | ChoiceAnswer | LevelAnswer
 
 
-async def answer_questions(
-    scorer: Scorer, judge: str, body: SystemOneRequest, *, request_id: str, project_id: str, record_id: bytes | None
+async def _answer_questions(
+    scorer: Scorer, body: SystemOneRequest, asked: VerdictRequest, ids: dict[str, Any]
 ) -> SystemOneAnswer:
-    """Answer the questions of a request with the scorer of the judge of that name.
+    """Answer the questions of a request, which are `asked` under these ids.
 
     Raises:
         InvalidRequest: the judge returns no probabilities.
@@ -350,9 +349,7 @@ async def answer_questions(
         raise invalid_field(
             "model", f"{identity.model} returns no probabilities, which the answers need; use another judge"
         )
-    judged = await scorer.verdicts(
-        body.verdicts(judge), request_id=request_id, project_id=project_id, record_id=record_id
-    )
+    judged = await scorer.verdicts(asked, **ids)
     verdicts: dict[str, list[wire.Verdict]] = defaultdict(list)
     for verdict in judged.groups[0].responses[0].verdicts:
         verdicts[verdict.criterion.partition(".")[0]].append(verdict)
@@ -369,7 +366,7 @@ async def answer_questions(
         raise JudgingFailed(f"no question was answered; questions.{id_}: {failure.kind}: {failure.detail}")
     assert judged.judge is not None
     return SystemOneAnswer(
-        id=request_id,
+        id=judged.request_id,
         model=judged.judge.model,
         answers=answers,
         usage=SystemOneUsage(
@@ -434,9 +431,7 @@ def level_answer(question: LevelQuestion, reached: Sequence[float]) -> LevelAnsw
     )
 
 
-decisions_router = APIRouter(
-    prefix="/v1", tags=["decisions"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+decisions_router = api_router("decisions", "score")
 
 SYSTEM_ONE_EXAMPLE: dict[str, Any] = {
     "model": "default",
@@ -467,18 +462,9 @@ async def systemone(
     missing from `answers` and named in `failures`; if no question is answered, the request fails. As for verdicts, a
     request that is repeated with its `Idempotency-Key` is recorded once.
     """
-    bind_log_context(run=body.run)
-    service = service_of(request)
-    name = _judge_name(service, body.model)
-    work = answer_questions(
-        service.scorer(name, recorder_of(request)),
-        name,
-        body,
-        request_id=request.state.request_id,
-        project_id=project_of(request),
-        record_id=await record_id_of(request, idempotency_key),
-    )
-    answer = await run_while_connected(request, work)
+    asked = body.verdicts(_judge_name(service_of(request), body.model))
+    scorer, ids = await prepare(request, asked, idempotency_key)
+    answer = await run_while_connected(request, _answer_questions(scorer, body, asked, ids))
     return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import sha256
 from math import ceil
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Header, Request, Response
 
@@ -24,8 +24,6 @@ from judge_server.scoring.planner import RecordSink
 from rubric_store.tenants.rows import KeyClaim, StoredAnswer
 
 log = logging.getLogger("adjudge")
-
-T = TypeVar("T")
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 HOLD_S = 10.0
@@ -105,21 +103,13 @@ async def record_id_of(request: Request, key: str | None) -> bytes | None:
 def recorder_of(request: Request) -> RecordSink | None:
     """The recorder for this request, if any. A worker's header says whether the worker will retry failures."""
     recorder, will_retry = service_of(request).recorder, request.headers.get(WILL_RETRY_HEADER)
-    if recorder is None or not _is_of_worker(request):
+    if recorder is None or not is_of_worker(request):
         return recorder
     return AttemptRecorder(recorder, will_retry=will_retry == "true")
 
 
-async def recorded(request: Request, work: Awaitable[T]) -> T:
-    """Await an answer; a worker's, whose chunk is then done, until its verdicts are in the ledger's spool too."""
-    answer = await work
-    recorder = service_of(request).recorder
-    if recorder is not None and _is_of_worker(request):
-        await recorder.spooled()
-    return answer
-
-
-def _is_of_worker(request: Request) -> bool:
+def is_of_worker(request: Request) -> bool:
+    """Whether a worker sent the request, for a chunk of an operation."""
     return WILL_RETRY_HEADER in request.headers and identity_of(request).actor == WORKER_ACTOR
 
 

@@ -10,14 +10,13 @@ import logging
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Request, Response
+from fastapi import Body, Header, Path, Request, Response
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.auth import identity_of, project_of, require_permission
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.idempotency import recorder_of
+from judge_server.api.http.requests import api_router
+from judge_server.api.scoring import prepare
 from judge_server.api.service import Service, service_of
-from judge_server.auth.authenticator import require_scope
 from judge_server.errors import (
     CannotLoad,
     CannotSleep,
@@ -36,9 +35,7 @@ from trainer_client.wire.judges import JudgeLease, JudgeSleep, JudgeWeights, Res
 
 log = logging.getLogger("adjudge")
 
-router = APIRouter(
-    prefix="/v1/judges", tags=["judges"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("judges:write"))]
-)
+router = api_router("judges", "judges:write", prefix="/v1/judges")
 
 Name = Annotated[
     str,
@@ -47,12 +44,7 @@ Name = Annotated[
 _RESPONSES = problem_responses(404, 413, 422)
 _OTHERS = "another project"
 
-weights_router = APIRouter(
-    prefix="/v1/judges",
-    tags=["judges"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("read", "judges:write"))],
-)
+weights_router = api_router("judges", "read", "judges:write", prefix="/v1/judges")
 
 IfMatch = Annotated[
     str | None,
@@ -118,7 +110,11 @@ async def _record(request: Request, action: str, name: str, after: str) -> None:
     responses={200: {"headers": _TAG_HEADERS}, **problem_responses(404, 422, 503)},
 )
 async def read_weights(request: Request, response: Response, name: Name) -> JudgeWeights:
-    """The ETag is the tag of the weights, for `If-Match` of a change. A restarted judge has those of its engine URL."""
+    """The ETag is the tag of the weights, for `If-Match` of a change. A restarted judge has those of its engine URL.
+
+    What another project called its weights is its own: without the scope `judges:write`, `version`, `adapter` and
+    `step` are null.
+    """
     return _answer(request, response, name)
 
 
@@ -183,17 +179,11 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
     """Return the control set of a change, as a request to this judge. Raises as `POST /v1/verdicts` does."""
     if body.control is None:
         return None
-    service, identity = service_of(request), identity_of(request)
-    require_scope(identity, "score")
-    if service.authenticator is not None:
-        await service.authenticator.usage.check_budget(identity)
+    await require_permission(request, "score")
     if body.control.judge not in ("default", name):
         raise invalid_field("control.judge", f"the control set is judged by {name!r}; leave out its judge")
     control = body.control.model_copy(update={"judge": name, "fresh": False})
-    own = [group.rubric for group in control.groups]
-    await refuse_unusable_patterns(
-        service.checker, identity.project_id, control.rubric, own, deadline_s=control.deadline_s
-    )
+    await prepare(request, control)
     return control
 
 
@@ -213,8 +203,8 @@ async def _baseline(request: Request, name: str, control: VerdictRequest) -> Bas
 
 
 async def _judged(request: Request, control: VerdictRequest) -> VerdictAnswer:
-    scorer = service_of(request).scorer(control.judge, recorder_of(request))
-    return await scorer.verdicts(control, request_id=request.state.request_id, project_id=project_of(request))
+    scorer, ids = await prepare(request, control)
+    return await scorer.verdicts(control, **ids)
 
 
 def _expected(if_match: str | None) -> str | None:
@@ -227,13 +217,17 @@ def _expected(if_match: str | None) -> str | None:
 
 
 def _answer(request: Request, response: Response, name: str) -> JudgeWeights:
+    """Say which weights a judge has; their labels, which name runs of any project, only to who may change them."""
     service = service_of(request)
     judge = _judge(service, name)
-    weights = judge.executor.weights
+    weights, drift = judge.executor.weights, service.drift.last(project_of(request), name)
+    if "judges:write" not in identity_of(request).permissions:
+        weights = weights._replace(version=None, adapter=None, step=None)
+        drift = None if drift is None else drift.model_copy(update={"since": None})
     response.headers["ETag"] = f'"{weights.tag}"'
     return JudgeWeights(
         judge=name,
         **weights._asdict(),
         refused_calibrations=tuple(judge.refused_calibrations()),
-        drift=service.drift.last(project_of(request), name),
+        drift=drift,
     )

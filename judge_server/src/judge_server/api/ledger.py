@@ -5,30 +5,28 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.routing import Match
 from starlette.types import Scope
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
-from judge_server.api.http.problems import problem_responses, stream_lines
-from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
+from judge_server.api.auth import identity_of, project_of
+from judge_server.api.http.problems import event_line, lines_response, problem_responses
+from judge_server.api.http.requests import After, Limit, api_router, reject_unknown_cursor
 from judge_server.api.http.responses import NDJSON, run_while_connected
 from judge_server.api.service import Service, service_of
-from judge_server.errors import NotFound, NotReady, invalid_field
+from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
 from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.ports import LedgerReader
 from judge_server.ports.stores import LedgerState
-from judge_server.scoring.recompute import UnknownRun
 from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
-from trainer_client.wire import Problem, VerdictStatus
+from trainer_client.wire import VerdictStatus
 from trainer_client.wire.ledger import (
     CorrectedRates,
     ExportEvent,
@@ -45,7 +43,43 @@ from trainer_client.wire.ledger import (
 from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.run_audits import MAX_AGAINST, RunAudit
 
-ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
+ledger_router = api_router("ledger", "read")
+
+
+Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+
+
+async def rubric_digest(service: Service, project_id: str, reference: str | None) -> bytes | None:
+    """The digest of the rubric that a filter names; None without one.
+
+    Raises:
+        UnknownRubric: the project has no such rubric.
+        InvalidRequest: the reference is not one.
+    """
+    return (
+        None if reference is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, reference))
+    )
+
+
+def unknown_run(lack: str, late: str) -> NotFound:
+    """The problem of a run, or a part of one, that the ledger does not have."""
+    detail = (
+        f"The ledger has {lack}. GET /v1/runs lists the recorded runs; {late} of the last second may not be written yet"
+    )
+    return NotFound(detail, title="Unknown run")
+
+
+class VerdictFilter(BaseModel):
+    """Which verdicts to read."""
+
+    run: str = Field(description="The run; empty for requests without a run.", max_length=256)
+    step: Step = None
+    rubric: str | None = Field(default=None, description="`name`, `name@3`, `name@alias` or `sha256:…`")
+    criterion: str | None = Field(default=None, description="A criterion's id.", max_length=128)
+    status: VerdictStatus | None = Field(default=None, description="The status of the verdict.")
+    texts: bool = Field(default=False, description="Include prompts, responses and groundings, if they are kept.")
+    after: After = None
+    limit: Limit = 100
 
 
 @ledger_router.get(
@@ -53,31 +87,25 @@ ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(R
     summary="Read the verdicts of a run from the ledger",
     responses=problem_responses(404, 422, 503),
 )
-async def recorded_verdicts(
-    request: Request,
-    run: Annotated[str, Query(description="The run; empty for requests without a run.", max_length=256)],
-    step: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
-    rubric: Annotated[str | None, Query(description="`name`, `name@3`, `name@alias` or `sha256:…`")] = None,
-    criterion: Annotated[str | None, Query(description="A criterion's id.", max_length=128)] = None,
-    status: Annotated[VerdictStatus | None, Query(description="The status of the verdict.")] = None,
-    texts: Annotated[bool, Query(description="Include prompts, responses and groundings, if they are kept.")] = False,
-    after: After = None,
-    limit: Limit = 100,
-) -> RecordedPage:
+async def recorded_verdicts(request: Request, wanted: Annotated[VerdictFilter, Query()]) -> RecordedPage:
     """Oldest first. Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten."""
-    service = service_of(request)
+    service, project_id = service_of(request), project_of(request)
     ledger = service.readable_ledger()
     try:
-        place = None if after is None else decode_cursor(after)
+        place = None if wanted.after is None else decode_cursor(wanted.after)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
-    digest = (
-        None
-        if rubric is None
-        else digest_bytes(await digest_of_reference(service.rubrics, project_of(request), rubric))
+    use_filter = UseFilter(
+        project_id,
+        storable_text(wanted.run),
+        wanted.step,
+        await rubric_digest(service, project_id, wanted.rubric),
+        wanted.criterion,
+        wanted.status,
+        place,
+        wanted.limit,
     )
-    use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, status, place, limit)
-    return await recorded_page(ledger, use_filter, texts=texts)
+    return await recorded_page(ledger, use_filter, texts=wanted.texts)
 
 
 @ledger_router.get("/ledger", summary="Ledger status")
@@ -87,9 +115,7 @@ async def ledger_state(request: Request) -> LedgerState:
     return LedgerState(keeps="nothing") if recorder is None else recorder.state()
 
 
-runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
-
-Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+runs_router = api_router("ledger", "read", prefix="/v1/runs")
 
 
 @runs_router.get("", summary="List the training runs of the ledger", responses=problem_responses(422, 503))
@@ -126,9 +152,7 @@ class SuffixRoute(APIRoute):
         return super().matches(scope)
 
 
-run_parts_router = APIRouter(
-    prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))], route_class=SuffixRoute
-)
+run_parts_router = api_router("ledger", "read", prefix="/v1/runs", route_class=SuffixRoute)
 
 
 @run_parts_router.get(
@@ -158,10 +182,7 @@ async def read_monitors(
         until_step=until_step,
     )
     if found is None:
-        raise UnknownRun(
-            f"The ledger has no step of run {run!r}. GET /v1/runs lists the recorded runs; requests must name their "
-            "step, and verdicts of the last second may not be written yet"
-        )
+        raise unknown_run(f"no step of run {run!r}", "requests must name their step, and verdicts")
     return found
 
 
@@ -173,15 +194,12 @@ async def read_judged_run(ledger: LedgerReader, part: RunRange, command: str) ->
     """Return what is known of a part of a run before its verdicts are read; `command` is the one that has no limit.
 
     Raises:
-        UnknownRun: the ledger has no such part.
+        NotFound: the ledger has no such part.
         InvalidRequest: it has more verdicts than `MAX_READ_VERDICTS`.
     """
     judged = await ledger.judged_run(part)
     if not judged.requests:
-        raise UnknownRun(
-            f"The ledger has no record of run {part.run!r} in these steps. GET /v1/runs lists the recorded runs; "
-            "verdicts of the last second may not be written yet"
-        )
+        raise unknown_run(f"no record of run {part.run!r} in these steps", "verdicts")
     if judged.uses > MAX_READ_VERDICTS:
         message = (
             f"selects {judged.uses:,} verdicts, and at most {MAX_READ_VERDICTS:,} are read; select fewer steps, or use "
@@ -245,6 +263,32 @@ async def audited(service: Service, project_id: str, run: str, against: Sequence
     return await audit_run(ledger, labels, project_id, storable_text(run), [storable_text(one) for one in against])
 
 
+class ExportOptions(BaseModel):
+    """Which rows to make of a run, and of which responses."""
+
+    kind: ExportKind = Field(default="pairs", alias="as", description="The rows to make.")
+    first_step: Step = None
+    last_step: Step = None
+    rubric: str | None = Field(
+        default=None,
+        description="Only responses under this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.",
+    )
+    criterion: str | None = Field(
+        default=None, description="Only this criterion, for verdicts and pairs by criterion.", max_length=128
+    )
+    by: PairsBy = Field(default="total", description="What the responses of a pair differ in.")
+    all_pairs: bool = Field(
+        default=False, description="Every pair of a prompt, instead of its best and its worst response."
+    )
+    min_margin: float = Field(default=0.0, description="The smallest margin of a pair.", ge=0, allow_inf_nan=False)
+    min_reward: float | None = Field(
+        default=None, description="The smallest reward of a row for `sft` or `best`.", allow_inf_nan=False
+    )
+    conversational: bool = Field(
+        default=False, description="Write messages, even where prompts and responses are texts."
+    )
+
+
 @run_parts_router.get(
     "/{run:path}/export",
     summary="Export a run as training data: preference pairs, SFT rows, best-of-n, verdicts",
@@ -257,30 +301,7 @@ async def audited(service: Service, project_id: str, run: str, against: Sequence
         **problem_responses(404, 422, 503),
     },
 )
-async def export_run(
-    request: Request,
-    run: RunPathName,
-    kind: Annotated[ExportKind, Query(alias="as", description="The rows to make.")] = "pairs",
-    first_step: Step = None,
-    last_step: Step = None,
-    rubric: Annotated[
-        str | None, Query(description="Only responses under this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.")
-    ] = None,
-    criterion: Annotated[
-        str | None, Query(description="Only this criterion, for verdicts and pairs by criterion.", max_length=128)
-    ] = None,
-    by: Annotated[PairsBy, Query(description="What the responses of a pair differ in.")] = "total",
-    all_pairs: Annotated[
-        bool, Query(description="Every pair of a prompt, instead of its best and its worst response.")
-    ] = False,
-    min_margin: Annotated[float, Query(description="The smallest margin of a pair.", ge=0, allow_inf_nan=False)] = 0.0,
-    min_reward: Annotated[
-        float | None, Query(description="The smallest reward of a row for `sft` or `best`.", allow_inf_nan=False)
-    ] = None,
-    conversational: Annotated[
-        bool, Query(description="Write messages, even where prompts and responses are texts.")
-    ] = False,
-) -> Response:
+async def export_run(request: Request, run: RunPathName, options: Annotated[ExportOptions, Query()]) -> Response:
     """Rows in the dataset formats of TRL, as they are made: see docs/how-to/export-training-data.md. No judge is asked.
 
     Every line is a JSON object: each `row`, and at the end a `summary` of what was left out and why, or a `problem` if
@@ -288,49 +309,38 @@ async def export_run(
     a reward are in no pair, and are never the best of their prompt.
     """
     service, project_id = service_of(request), project_of(request)
-    digest = None if rubric is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, rubric))
     query = ExportQuery(
         project_id,
         storable_text(run),
-        kind,
-        first_step,
-        last_step,
-        digest,
-        None if criterion is None else storable_text(criterion),
-        by,
-        all_pairs,
-        min_margin,
-        min_reward,
-        conversational,
+        options.kind,
+        options.first_step,
+        options.last_step,
+        await rubric_digest(service, project_id, options.rubric),
+        options.criterion and storable_text(options.criterion),
+        options.by,
+        options.all_pairs,
+        options.min_margin,
+        options.min_reward,
+        options.conversational,
     )
-    stream = exported(service, query)
-    first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
-    return StreamingResponse(stream_lines(first, stream, _export_line, request.state.request_id), media_type=NDJSON)
+    return await lines_response(request, exported(service, query), ExportEvent, _export_line)
 
 
 async def exported(service: Service, query: ExportQuery) -> AsyncGenerator[Row | ExportSummary, None]:
-    """Export a run of the service's ledger; raises what `export` and `read_judged_run` raise.
-
-    Raises:
-        NotReady: the ledger cannot be read.
-    """
+    """Export a run of the service's ledger; raises what `export` and `read_judged_run` raise."""
     ledger, labels = service.readable_ledger(), service.label_store()
     query.check()
-    try:
-        selected = RunRange(query.project_id, query.run, query.first, query.last)
-        await read_judged_run(ledger, selected, "adjudge export")
-        async with aclosing(export(ledger, labels, query)) as stream:
-            async for part in stream:
-                yield part
-    except ConnectionError as error:
-        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+    selected = RunRange(query.project_id, query.run, query.first, query.last)
+    await read_judged_run(ledger, selected, "adjudge export")
+    async with aclosing(export(ledger, labels, query)) as stream:
+        async for part in stream:
+            yield part
 
 
-async def _export_line(part: Row | ExportSummary | Problem) -> list[bytes]:
+async def _export_line(part: Row | ExportSummary) -> list[bytes]:
     if isinstance(part, dict):
         return [b'{"row":' + row_line(part) + b"}\n"]
-    field = "problem" if isinstance(part, Problem) else "summary"
-    return [ExportEvent(**{field: part}).model_dump_json(exclude_unset=True).encode() + b"\n"]
+    return [event_line(ExportEvent, summary=part)]
 
 
 def row_line(row: Row) -> bytes:
@@ -338,64 +348,63 @@ def row_line(row: Row) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode()
 
 
+class ReportOptions(BaseModel):
+    """Which steps and criteria of a run to report."""
+
+    first_step: Step = None
+    last_step: Step = None
+    order: Literal["oldest", "newest"] = Field(default="oldest", description="Which step comes first.")
+    rubric: str | None = Field(
+        default=None, description="Only criteria of this rubric: `name`, `name@3`, `name@alias` or `sha256:…`."
+    )
+    criterion: list[str] | None = Field(
+        default=None, description="Only these criteria, by id; may be given several times.", max_length=200
+    )
+    criteria: int = Field(
+        default=50,
+        description="The maximum number of criteria; those with the most verdicts come first.",
+        ge=0,
+        le=200,
+    )
+    after: After = None
+    limit: int = Field(default=100, description="Steps per page.", ge=1, le=500)
+
+
 @runs_router.get(
     "/{run:path}",
     summary="Read the figures of a run, by step and by criterion",
     responses=problem_responses(404, 422, 503),
 )
-async def read_run(
-    request: Request,
-    run: RunPathName,
-    first_step: Step = None,
-    last_step: Step = None,
-    order: Annotated[Literal["oldest", "newest"], Query(description="Which step comes first.")] = "oldest",
-    rubric: Annotated[
-        str | None,
-        Query(description="Only criteria of this rubric: `name`, `name@3`, `name@alias` or `sha256:…`."),
-    ] = None,
-    criterion: Annotated[
-        list[str] | None, Query(description="Only these criteria, by id; may be given several times.", max_length=200)
-    ] = None,
-    criteria: Annotated[
-        int, Query(description="The maximum number of criteria; those with the most verdicts come first.", ge=0, le=200)
-    ] = 50,
-    after: After = None,
-    limit: Annotated[int, Query(description="Steps per page.", ge=1, le=500)] = 100,
-) -> RunReport:
+async def read_run(request: Request, run: RunPathName, options: Annotated[ReportOptions, Query()]) -> RunReport:
     """The figures of the whole run, and a page of its steps, each with the pass rate and mean score of its criteria.
 
     `rubric`, `criterion` and `criteria` select the criteria to report; all other figures cover everything that was
     judged. The report is read from sums that are updated as the ledger is written, so a long run is read as fast as a
     short one.
     """
-    service = service_of(request)
-    ledger, project_id = service.readable_ledger(), project_of(request)
-    if first_step is not None and last_step is not None and first_step > last_step:
-        raise invalid_field("last_step", f"is before first_step, which is {first_step}")
-    view = RunReportQuery(
+    service, project_id = service_of(request), project_of(request)
+    ledger, first, last = service.readable_ledger(), options.first_step, options.last_step
+    if first is not None and last is not None and first > last:
+        raise invalid_field("last_step", f"is before first_step, which is {first}")
+    query = RunReportQuery(
         project_id,
         storable_text(run),
-        first_step,
-        last_step,
-        order == "newest",
-        None if rubric is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, rubric)),
-        tuple(map(storable_text, criterion or ())),
-        criteria,
-        after,
-        limit,
+        first,
+        last,
+        options.order == "newest",
+        await rubric_digest(service, project_id, options.rubric),
+        tuple(map(storable_text, options.criterion or ())),
+        options.criteria,
+        options.after,
+        options.limit,
     )
-    report = await reject_unknown_cursor(ledger.run(view))
+    report = await reject_unknown_cursor(ledger.run(query))
     if report is None:
-        raise UnknownRun(
-            f"The ledger has no record of run {run!r}. GET /v1/runs lists the recorded runs; verdicts of the last "
-            "second may not be written yet"
-        )
+        raise unknown_run(f"no record of run {run!r}", "verdicts")
     return report
 
 
-measures_router = APIRouter(
-    prefix="/v1", tags=["ledger"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+measures_router = api_router("ledger", "score")
 
 _MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25, "rubric/left_out": 0.0}}
 
@@ -418,12 +427,7 @@ async def write_measures(
     return body
 
 
-router = APIRouter(
-    prefix="/v1",
-    tags=["ledger"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("read", write_scope="labels:write"))],
-)
+router = api_router("ledger", "read", "labels:write")
 
 _EXAMPLE = {"run": "llama-srar-3", "labels": [{"verdict": "AAYVmZmZmZmZAAAAAAAAAQAAAAAAAAAB", "met": False}]}
 

@@ -10,16 +10,16 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi import Body, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import (
     LIMIT_DESCRIPTION,
     After,
     Limit,
-    StrictRoute,
+    api_router,
     refuse_unusable_patterns,
     reject_unknown_cursor,
 )
@@ -70,12 +70,7 @@ EVENT_SCHEMA: dict[str, Any] = {
 }
 """The schema of an event in the OpenAPI document."""
 
-router = APIRouter(
-    prefix="/v1/operations",
-    tags=["operations"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("read", write_scope="score"))],
-)
+router = api_router("operations", "read", "score", prefix="/v1/operations")
 
 OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
 

@@ -19,6 +19,7 @@ from judge_server.api.auth import RequiredScope
 from judge_server.api.http import problems
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import api_router
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics, SleepMetrics
@@ -190,7 +191,7 @@ async def capabilities(request: Request) -> ServerCapabilities:
         protocols_for={mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()},
         failure_policies=list(get_args(FailurePolicy)),
         verification_methods=list(get_args(VerificationMethod)),
-        templates=judge.templates.names if judge else [],
+        templates=judge.preparer.templates.names if judge else [],
         engine=EngineCapabilities(**asdict(judge.identity.capabilities)) if judge else None,
     )
 
@@ -241,7 +242,7 @@ def _empty(metric: Metric) -> Metric:
     return Metric(metric.name, metric.documentation, metric.type, metric.unit)
 
 
-metrics_router = APIRouter(tags=["service"], dependencies=[Depends(RequiredScope("metrics"))])
+metrics_router = api_router("service", "metrics", prefix="")
 
 _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.62\n'
 

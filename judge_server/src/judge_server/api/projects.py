@@ -9,11 +9,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 
 from judge_server.api.auth import RequiredScope, identity_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
+from judge_server.api.http.requests import After, Limit, api_router, reject_unknown_cursor
 from judge_server.api.service import required, service_of
 from judge_server.auth.administration import administered_project, create_key, require_administrator
 from judge_server.errors import NotFound, invalid_field
@@ -31,16 +31,9 @@ from trainer_client.wire.tenants import (
     ProjectState,
 )
 
-router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
-projects_router = APIRouter(
-    prefix="/v1/projects",
-    tags=["project"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("projects:write"))],
-)
-keys_router = APIRouter(
-    prefix="/v1/keys", tags=["project"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("admin"))]
-)
+router = api_router("project", "read")
+projects_router = api_router("project", "projects:write", prefix="/v1/projects")
+keys_router = api_router("project", "admin", prefix="/v1/keys")
 
 ProjectId = Annotated[
     str, Path(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="The project's name.", examples=["team-math"])

@@ -6,13 +6,13 @@ Changes of aliases require `If-Match` or `If-None-Match`, so that concurrent mov
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import Body, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.auth import project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import After, Limit, StrictRoute, refuse_unusable_criteria, reject_unknown_cursor
+from judge_server.api.http.requests import After, Limit, api_router, refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.errors import PreconditionRequired, invalid_field
@@ -35,9 +35,7 @@ from trainer_client.wire import (
     TagSet,
 )
 
-RUBRIC_SCOPES = RequiredScope("read", write_scope="rubrics:write")
-
-rubric_changes_router = APIRouter(route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)])
+rubrics_router = api_router("rubrics", "read", "rubrics:write", prefix="/v1/rubrics")
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]
@@ -49,149 +47,6 @@ IfNoneMatch = Annotated[str | None, Header(description="`*`: only if the alias d
 
 _ETAG = re.compile(r'"([1-9][0-9]{0,8})"')
 _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
-
-
-@rubric_changes_router.get(
-    "/{name:path}/aliases",
-    name="list_aliases",
-    summary="List the aliases of a rubric",
-    responses=problem_responses(404, 422),
-)
-async def aliases(request: Request, name: Name) -> RubricAliases:
-    """Each alias and the version it points to."""
-    rubrics = service_of(request).rubrics
-    await find_rubric(rubrics, project_of(request), name)
-    return await rubrics.aliases(project_of(request), name)
-
-
-@rubric_changes_router.get(
-    "/{name:path}/aliases/{alias}",
-    summary="Read one alias of a rubric",
-    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
-)
-async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
-    """The version it points to, with the ETag that is required to move it."""
-    current = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
-    response.headers["ETag"] = f'"{current.version}"'
-    return current
-
-
-@rubric_changes_router.put(
-    "/{name:path}/aliases/{alias}",
-    summary="Move an alias to a version, or create it",
-    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 412, 413, 422, 428)},
-)
-async def move_alias(
-    request: Request,
-    response: Response,
-    name: Name,
-    alias: Alias,
-    body: Annotated[
-        AliasMove, Body(openapi_examples={"release": {"summary": "To version 3", "value": {"version": 3}}})
-    ],
-    if_match: IfMatch = None,
-    if_none_match: IfNoneMatch = None,
-) -> RubricAlias:
-    """`If-Match: "2"` moves the alias only if it points to version 2; `If-None-Match: *` creates it.
-
-    If the alias points to another version, it is not moved and the response is 412. If it already points to the new
-    version, the response is the same as for a move, so a request whose response was lost may be sent again.
-    """
-    expected = _expected(if_match, if_none_match)
-    moved = await changes.move_alias(
-        service_of(request).rubrics, project_of(request), name, alias, body.version, expected=expected
-    )
-    response.headers["ETag"] = f'"{moved.version}"'
-    return moved
-
-
-@rubric_changes_router.delete(
-    "/{name:path}/aliases/{alias}",
-    summary="Remove an alias",
-    responses=problem_responses(404, 412, 422, 428),
-)
-async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
-    """The version stays. Requires `If-Match` as a move does, and returns the remaining aliases."""
-    expected = _expected(if_match, None)
-    assert expected is not None  # only If-None-Match gives None
-    rubrics = service_of(request).rubrics
-    await changes.remove_alias(rubrics, project_of(request), name, alias, expected=expected)
-    return await rubrics.aliases(project_of(request), name)
-
-
-@rubric_changes_router.put(
-    "/{name:path}/tags",
-    summary="Replace the tags of a rubric",
-    responses=problem_responses(404, 413, 422),
-)
-async def replace_tags(
-    request: Request,
-    name: Name,
-    body: Annotated[
-        TagSet, Body(openapi_examples={"two": {"summary": "Two tags", "value": {"tags": ["math", "reviewed"]}}})
-    ],
-) -> RubricTags:
-    """Tags belong to the name, not to a version. An empty list removes all tags."""
-    return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
-
-
-@rubric_changes_router.put(
-    "/{reference:path}/retirement",
-    name="retire_version",
-    summary="Retire a version",
-    responses=problem_responses(404, 413, 422),
-)
-async def retire(
-    request: Request,
-    reference: PinnedReference,
-    body: Annotated[
-        RetirementRequest,
-        Body(
-            openapi_examples={
-                "flaw": {"summary": "With its reason", "value": {"reason": "Rewards guessing; use version 4."}}
-            }
-        ),
-    ],
-) -> RubricVersion:
-    """It stays readable. Requests that judge by it are rejected with the reason, unless they set `allow_retired`."""
-    return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)
-
-
-@rubric_changes_router.delete(
-    "/{reference:path}/retirement",
-    name="restore_version",
-    summary="Restore a retired version",
-    responses=problem_responses(404, 422),
-)
-async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
-    """A version that is not retired is left as it is."""
-    return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
-
-
-def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
-    """The version an alias must point to; None if the alias must not exist."""
-    if if_match is None and if_none_match is None:
-        raise PreconditionRequired(
-            "A precondition is required, so that concurrent moves of the alias are not lost: send If-Match with the "
-            'ETag from GET …/aliases/{alias} (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
-        )
-    if if_match is not None and if_none_match is not None:
-        raise invalid_field("If-None-Match", "If-Match and If-None-Match exclude each other; send one of them")
-    if if_match is None:
-        if (if_none_match or "").strip() != "*":
-            raise invalid_field("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
-        return None
-    match = _ETAG.fullmatch(if_match.strip())
-    if match is None:
-        raise invalid_field(
-            "If-Match", f'{if_match!r} is not the ETag of an alias; write its version in quotes, such as "2"'
-        )
-    return int(match[1])
-
-
-rubrics_router = APIRouter(
-    prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)]
-)
 
 
 PUBLICATION_EXAMPLE: dict[str, Any] = {
@@ -316,7 +171,142 @@ async def diff(
     return await changes.difference(service_of(request).rubrics, project_of(request), name, from_, to)
 
 
-rubrics_router.include_router(rubric_changes_router)
+@rubrics_router.get(
+    "/{name:path}/aliases",
+    name="list_aliases",
+    summary="List the aliases of a rubric",
+    responses=problem_responses(404, 422),
+)
+async def aliases(request: Request, name: Name) -> RubricAliases:
+    """Each alias and the version it points to."""
+    rubrics = service_of(request).rubrics
+    await find_rubric(rubrics, project_of(request), name)
+    return await rubrics.aliases(project_of(request), name)
+
+
+@rubrics_router.get(
+    "/{name:path}/aliases/{alias}",
+    summary="Read one alias of a rubric",
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
+)
+async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
+    """The version it points to, with the ETag that is required to move it."""
+    current = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
+    response.headers["ETag"] = f'"{current.version}"'
+    return current
+
+
+@rubrics_router.put(
+    "/{name:path}/aliases/{alias}",
+    summary="Move an alias to a version, or create it",
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 412, 413, 422, 428)},
+)
+async def move_alias(
+    request: Request,
+    response: Response,
+    name: Name,
+    alias: Alias,
+    body: Annotated[
+        AliasMove, Body(openapi_examples={"release": {"summary": "To version 3", "value": {"version": 3}}})
+    ],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> RubricAlias:
+    """`If-Match: "2"` moves the alias only if it points to version 2; `If-None-Match: *` creates it.
+
+    If the alias points to another version, it is not moved and the response is 412. If it already points to the new
+    version, the response is the same as for a move, so a request whose response was lost may be sent again.
+    """
+    expected = _expected(if_match, if_none_match)
+    moved = await changes.move_alias(
+        service_of(request).rubrics, project_of(request), name, alias, body.version, expected=expected
+    )
+    response.headers["ETag"] = f'"{moved.version}"'
+    return moved
+
+
+@rubrics_router.delete(
+    "/{name:path}/aliases/{alias}",
+    summary="Remove an alias",
+    responses=problem_responses(404, 412, 422, 428),
+)
+async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
+    """The version stays. Requires `If-Match` as a move does, and returns the remaining aliases."""
+    expected = _expected(if_match, None)
+    assert expected is not None  # only If-None-Match gives None
+    rubrics = service_of(request).rubrics
+    await changes.remove_alias(rubrics, project_of(request), name, alias, expected=expected)
+    return await rubrics.aliases(project_of(request), name)
+
+
+@rubrics_router.put(
+    "/{name:path}/tags",
+    summary="Replace the tags of a rubric",
+    responses=problem_responses(404, 413, 422),
+)
+async def replace_tags(
+    request: Request,
+    name: Name,
+    body: Annotated[
+        TagSet, Body(openapi_examples={"two": {"summary": "Two tags", "value": {"tags": ["math", "reviewed"]}}})
+    ],
+) -> RubricTags:
+    """Tags belong to the name, not to a version. An empty list removes all tags."""
+    return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
+
+
+@rubrics_router.put(
+    "/{reference:path}/retirement",
+    name="retire_version",
+    summary="Retire a version",
+    responses=problem_responses(404, 413, 422),
+)
+async def retire(
+    request: Request,
+    reference: PinnedReference,
+    body: Annotated[
+        RetirementRequest,
+        Body(
+            openapi_examples={
+                "flaw": {"summary": "With its reason", "value": {"reason": "Rewards guessing; use version 4."}}
+            }
+        ),
+    ],
+) -> RubricVersion:
+    """It stays readable. Requests that judge by it are rejected with the reason, unless they set `allow_retired`."""
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)
+
+
+@rubrics_router.delete(
+    "/{reference:path}/retirement",
+    name="restore_version",
+    summary="Restore a retired version",
+    responses=problem_responses(404, 422),
+)
+async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
+    """A version that is not retired is left as it is."""
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
+
+
+def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
+    """The version an alias must point to; None if the alias must not exist."""
+    if if_match is None and if_none_match is None:
+        raise PreconditionRequired(
+            "A precondition is required, so that concurrent moves of the alias are not lost: send If-Match with the "
+            'ETag from GET …/aliases/{alias} (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
+        )
+    if if_match is not None and if_none_match is not None:
+        raise invalid_field("If-None-Match", "If-Match and If-None-Match exclude each other; send one of them")
+    if if_match is None:
+        if (if_none_match or "").strip() != "*":
+            raise invalid_field("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise invalid_field(
+            "If-Match", f'{if_match!r} is not the ETag of an alias; write its version in quotes, such as "2"'
+        )
+    return int(match[1])
 
 
 @rubrics_router.get(

@@ -3,17 +3,15 @@
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import Field, ValidationError, model_validator
 
-from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
-from judge_server.api.service import service_of
+from judge_server.api.idempotency import IdempotencyKey
+from judge_server.api.scoring import prepare
 from judge_server.errors import JudgingFailed, ServiceError
-from judge_server.observability.logs import bind_log_context
 from trainer_client.wire import FieldError, RewardAnswer
 from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestModel, SafeInt
 from trainer_client.wire.groups import Group, RubricRef, RunName
@@ -207,9 +205,7 @@ def _as_tuple(texts: str | tuple[str, ...]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else texts
 
 
-scores_router = APIRouter(
-    prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+scores_router = api_router("scores", "score")
 
 PROBLEM_RESPONSES = problem_responses(404, 413, 422, 429, 502, 503)
 
@@ -285,13 +281,10 @@ async def rerank(
 
 
 async def _compute_rewards(request: Request, body: ScoreRequest | RerankRequest, key: str | None) -> RewardAnswer:
-    reward_request = body.rewards()
-    bind_log_context(run=reward_request.run)
-    scorer = service_of(request).scorer(reward_request.judge, recorder_of(request))
-    project_id, record = project_of(request), await record_id_of(request, key)
-    work = scorer.score(reward_request, request_id=request.state.request_id, project_id=project_id, record_id=record)
+    asked = body.rewards()
+    scorer, ids = await prepare(request, asked, key)
     try:
-        return await run_while_connected(request, work)
+        return await run_while_connected(request, scorer.score(asked, **ids))
     except JudgingFailed as error:
         raise JudgingFailed(f"{MISSING_SCORE_DETAIL}. {error.detail}") from None
     except ServiceError as error:

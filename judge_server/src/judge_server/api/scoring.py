@@ -5,29 +5,25 @@
 - `POST /v1/rewards/recompute` computes rewards from recorded verdicts, without the judge, and responds line by line.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Coroutine
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import Body, Request, Response
+from pydantic import BaseModel
 
-from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.http.problems import problem_responses, stream_lines
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.http.responses import NDJSON, encode_json, respond_while_connected, run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded, recorder_of
+from judge_server.api.auth import project_of
+from judge_server.api.http.problems import event_line, lines_response, problem_responses
+from judge_server.api.http.requests import api_router, refuse_unusable_patterns
+from judge_server.api.http.responses import NDJSON, BlocksResponse, encode_json, run_while_connected
+from judge_server.api.idempotency import IdempotencyKey, is_of_worker, record_id_of, recorder_of
 from judge_server.api.service import service_of
-from judge_server.errors import NotReady
 from judge_server.observability.logs import bind_log_context
-from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recompute
-from judge_server.scoring.scorer import StreamPart
+from judge_server.scoring.scorer import Scorer, StreamPart
 from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonRequest,
     GroupRewards,
-    Problem,
     RewardAnswer,
     RewardEvent,
     RewardRequest,
@@ -42,9 +38,7 @@ from trainer_client.wire.ledger import (
     RecomputeSummary,
 )
 
-rewards_router = APIRouter(
-    prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+rewards_router = api_router("rewards", "score")
 
 REWARDS_EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",
@@ -99,38 +93,57 @@ async def rewards(
     A request that is repeated with its `Idempotency-Key` is judged again, without repeating judge calls that succeeded,
     and is recorded once, with its first result.
     """
-    request_id = request.state.request_id
+    scorer, ids = await prepare(request, body, idempotency_key)
+    if NDJSON in request.headers.get("accept", ""):
+        return await lines_response(request, scorer.stream(body, **ids), RewardEvent, _reward_line)
+    return await _respond(request, scorer.score(body, **ids))
+
+
+async def prepare(
+    request: Request, body: RewardRequest | VerdictRequest, idempotency_key: str | None = None
+) -> tuple[Scorer, dict[str, Any]]:
+    """Prepare to judge a request: return a scorer, and the ids under which its work runs and is recorded.
+
+    Raises:
+        InvalidRequest: a pattern cannot be used, a judge is unknown, or the `Idempotency-Key` was used otherwise.
+        NotReady: the judge has not started.
+        Overloaded: the workers were too busy to compile the patterns.
+    """
+    service, project_id = service_of(request), project_of(request)
     bind_log_context(run=body.run)
     own = [group.rubric for group in body.groups]
-    checker, project_id = service_of(request).checker, project_of(request)
-    await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    service = service_of(request)
-    scorer = service.scorer(body.judge, service.recorder_for(body, recorder_of(request)))
+    await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
+    recorder = recorder_of(request)
+    if isinstance(body, RewardRequest):
+        recorder = service.recorder_for(body, recorder)
+    scorer = service.scorer(body.judge, recorder)
     record_id = await record_id_of(request, idempotency_key)
-    if NDJSON in request.headers.get("accept", ""):
-        stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)
-        first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
-        return StreamingResponse(stream_lines(first, stream, _reward_line, request_id), media_type=NDJSON)
-    work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
-    return await respond_while_connected(request, recorded(request, work))
+    return scorer, {"request_id": request.state.request_id, "project_id": project_id, "record_id": record_id}
 
 
-async def _reward_line(part: StreamPart | Problem) -> list[bytes]:
-    if isinstance(part, GroupRewards):
-        blocks = await encode_json(part, exclude_unset=True)
-        blocks[0] = b'{"group":' + blocks[0]
-        blocks[-1] += b"}\n"
-        return blocks
-    return _line(RewardEvent, "problem" if isinstance(part, Problem) else "summary", part)
+async def _respond(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
+    """Respond with the answer; to a worker, whose chunk is then done, when its verdicts are in the ledger's spool."""
+
+    async def encoded() -> list[bytes]:
+        answer = await work
+        recorder = service_of(request).recorder
+        if recorder is not None and is_of_worker(request):
+            await recorder.spooled()
+        return await encode_json(answer, take_apart=True)
+
+    return BlocksResponse(await run_while_connected(request, encoded()))
 
 
-def _line(event: type[RewardEvent | RecomputeEvent], field: str, part: Any) -> list[bytes]:
-    return [event.model_construct(**{field: part}).model_dump_json(exclude_unset=True).encode() + b"\n"]
+async def _reward_line(part: StreamPart) -> list[bytes]:
+    if not isinstance(part, GroupRewards):
+        return [event_line(RewardEvent, summary=part)]
+    blocks = await encode_json(part, exclude_unset=True)
+    blocks[0] = b'{"group":' + blocks[0]
+    blocks[-1] += b"}\n"
+    return blocks
 
 
-verdicts_router = APIRouter(
-    prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+verdicts_router = api_router("verdicts", "score")
 
 VERDICTS_EXAMPLE: dict[str, Any] = {
     "rubric": {
@@ -167,23 +180,11 @@ async def verdicts(
 
     As for rewards, a request that is repeated with its `Idempotency-Key` is recorded once.
     """
-    service = service_of(request)
-    bind_log_context(run=body.run)
-    own = [group.rubric for group in body.groups]
-    project_id = project_of(request)
-    await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    work = service.scorer(body.judge, recorder_of(request)).verdicts(
-        body,
-        request_id=request.state.request_id,
-        project_id=project_id,
-        record_id=await record_id_of(request, idempotency_key),
-    )
-    return await respond_while_connected(request, recorded(request, work))
+    scorer, ids = await prepare(request, body, idempotency_key)
+    return await _respond(request, scorer.verdicts(body, **ids))
 
 
-comparisons_router = APIRouter(
-    prefix="/v1", tags=["comparisons"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+comparisons_router = api_router("comparisons", "score")
 
 COMPARISONS_EXAMPLE: dict[str, Any] = {
     "question": "Which response explains it better to a child?",
@@ -211,19 +212,13 @@ async def comparisons(
     ],
 ) -> Response:
     """Each pair is judged twice, with either response first; if the two orders disagree, the pair is a tie."""
-    service = service_of(request)
     bind_log_context(run=body.run)
-    scorer = service.scorer(body.judge, None)
+    scorer = service_of(request).scorer(body.judge, None)
     work = scorer.compare(body, request_id=request.state.request_id, project_id=project_of(request))
-    return await respond_while_connected(request, recorded(request, work))
+    return await _respond(request, work)
 
 
-recompute_router = APIRouter(
-    prefix="/v1",
-    tags=["rewards"],
-    route_class=StrictRoute,
-    dependencies=[Depends(RequiredScope("score", checks_budget=False))],
-)
+recompute_router = api_router("rewards", "score", checks_budget=False)
 
 
 @recompute_router.post(
@@ -245,27 +240,14 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     sent it, in the order of judging, and the last line is a `summary`, or a `problem` if the request failed midway. A
     group that was judged twice appears twice.
     """
-    ledger = service_of(request).readable_ledger()
     bind_log_context(run=body.run)
-    stream = _recomputed(ledger, body, project_of(request))
-    start = await anext(stream)  # raise before the status 200 is sent
-    return StreamingResponse(stream_lines(start, stream, _recompute_line, request.state.request_id), media_type=NDJSON)
+    stream = recompute(service_of(request).readable_ledger(), body, project_id=project_of(request))
+    return await lines_response(request, stream, RecomputeEvent, _recompute_line)
 
 
 RecomputePart = RecomputeStart | RecomputedGroup | RecomputeSummary
-_FIELD_OF = {RecomputeStart: "start", RecomputedGroup: "group", RecomputeSummary: "summary", Problem: "problem"}
+_FIELD_OF = {RecomputeStart: "start", RecomputedGroup: "group", RecomputeSummary: "summary"}
 
 
-async def _recompute_line(part: RecomputePart | Problem) -> list[bytes]:
-    return _line(RecomputeEvent, _FIELD_OF[type(part)], part)
-
-
-async def _recomputed(
-    ledger: LedgerReader, body: RecomputeRequest, project_id: str
-) -> AsyncGenerator[RecomputePart, None]:
-    try:
-        async with aclosing(recompute(ledger, body, project_id=project_id)) as stream:
-            async for part in stream:
-                yield part
-    except ConnectionError as error:
-        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+async def _recompute_line(part: RecomputePart) -> list[bytes]:
+    return [event_line(RecomputeEvent, **{_FIELD_OF[type(part)]: part})]

@@ -39,7 +39,6 @@ from judge_server.scoring.judge import Judge
 from judge_server.scoring.planner import AskedGroups, plan_groups
 from judge_server.scoring.ranking import plan_tournaments
 from judge_server.scoring.rubrics import PROJECT_ID, ResolvedRubric, resolve_rubrics
-from trainer_client.rewards import check_rubric
 from trainer_client.wire import RewardRequest
 
 PrefixCache = Literal["slot", "blocks"]
@@ -247,14 +246,7 @@ async def plan_sample(
     if request.protocol is None:
         raise InvalidRequest(f"reward.mode: mode {mode!r} asks no judge, so there is nothing to plan")
 
-    resolved = await resolve_rubrics(
-        rubrics,
-        [group.rubric for group in request.groups],
-        request.rubric,
-        PROJECT_ID,
-        deadline=deadline,
-        rubric_check=lambda criteria: check_rubric(criteria, mode, request.reward.kinds, request.reward.components),
-    )
+    resolved = await resolve_rubrics(rubrics, request, PROJECT_ID, deadline)
     resolved = [_with_share(rubric, criteria_share) for rubric in resolved]
     prepared, asked = judge.prepared_for(request.judging, request.protocol), AskedGroups.of(request)
     if mode != "ranking":

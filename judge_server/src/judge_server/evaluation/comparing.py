@@ -28,8 +28,7 @@ from judge_server.evaluation.labelling import digests_of, material_of, read_text
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
-from judge_server.scoring.scorer import reward_of
-from judge_server.scoring.weighting import effective_weights
+from judge_server.scoring.rewards import effective_weights, reward_of
 from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from judge_server.evaluation.row_files import RowFile
 from trainer_client._inputs import parse_rubric
-from trainer_client.tables import GROUP_FIELDS
+from trainer_client.rows.tables import GROUP_FIELDS
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.groups import Group, as_response
 from trainer_client.wire.problems import field_errors

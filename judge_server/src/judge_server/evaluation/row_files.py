@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
-from trainer_client.tables import GROUP_FIELDS, lookalike, row_fields
+from trainer_client.rows.tables import GROUP_FIELDS, lookalike, row_fields
 
 _COMPRESSED = (".gz", ".bz2", ".xz")
 

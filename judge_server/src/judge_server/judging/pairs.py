@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from judge_server.judging.combining import combine_plans
-from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.plan import GroupContext, PendingVerdict, PlannedCall, ResponsePlan
+from judge_server.judging.plan import PendingVerdict, PlannedCall, ResponsePlan
 from judge_server.judging.presentation import has_content, images_of, show_hidden, show_response
-from judge_server.judging.questions import PreparedConfig, ask, option
+from judge_server.judging.questions import CallDigests, PreparedConfig, ask, option
+from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, JudgeResult, TokenChoice
-from judge_server.prompts.fencing import render_conversation
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion
 from trainer_client.wire.judging import Defence, RankingSchedule
@@ -76,9 +75,8 @@ class PairPlanner:
         self._prepared, self._defences, self._group = prepared, defences, group
         self._templates, withheld = prepared.single_templates, prepared.declaration.withholds
         self._right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
-        self._shown = context.without(withheld)
+        self._material = context.shown(withheld)
         self._penalises = any(criterion.avoided for criterion in criteria)
-        self._prompt = render_conversation(context.prompt)
         self._images = images_of(context.prompt)
         self._question = self._templates.comparison(() if "criteria" in withheld else criteria, question)
 
@@ -101,14 +99,7 @@ class PairPlanner:
             digest, result = _NO_CONTENT[(1.0 + second.empty - first.empty) / 2]
             pending = PendingVerdict(about, "no_content", (digest,))
             return ResponsePlan((pending,), Batch("", "", ()), (), group=self._group, decided=((digest, result),))
-        shared = templates.pair(
-            prompt=self._prompt,
-            conversation=not isinstance(self._shown.prompt, str),
-            a=first.text,
-            b=second.text,
-            grounding=self._shown.grounding,
-            reference_answer=self._shown.reference_answer,
-        )
+        shared = templates.pair(self._material, first.text, second.text)
         question = ask(self._prepared, about, self._question, A_OR_B, None, "yes_no")
         images = (*self._images, *first.images, *second.images)
         batch = Batch(templates.system, shared, (question.call,), images, self._prepared.cache_salt)

@@ -1,4 +1,4 @@
-"""Questions to the judge: judging configurations, the protocols, and what each protocol asks.
+"""Questions to the judge: judging configurations, the protocols, what each protocol asks, and the digests of calls.
 
 A `Question` is plain data (the call, the criteria that its reply decides, and how the reply is read), so that it can be
 sent to a judge in another process. One criterion per call is answered with a token or label choice, so that no text in
@@ -18,6 +18,7 @@ from judge_server.judging.presentation import STEP_WORDS
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
 from judge_server.ports import (
     AnswerForm,
+    Batch,
     Call,
     CallFailure,
     JsonOutput,
@@ -27,6 +28,7 @@ from judge_server.ports import (
     Reasoning,
     Reply,
     SamplingOptions,
+    TextOutput,
     TokenChoice,
 )
 from judge_server.prompts import PromptTemplates, points
@@ -367,3 +369,65 @@ def _typed_ratings() -> TokenChoice:
 def _described(choice: TokenChoice, descriptions: Sequence[str]) -> TokenChoice:
     options = [replace(one, description=given) for one, given in zip(choice.options, descriptions, strict=True)]
     return replace(choice, options=tuple(options))
+
+
+class CallDigests:
+    """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each.
+
+    Everything that the calls of `batch` share enters, its `cache_salt` included; its calls do not.
+    """
+
+    def __init__(self, fingerprint: str, batch: Batch) -> None:
+        self._start = hashlib.sha256(f"{fingerprint}\0{batch.system}\0{batch.shared}\0".encode())
+        if batch.cache_salt:
+            self._start.update(b"\0salt" + hashlib.sha256(batch.cache_salt.encode()).digest())
+        for image in batch.images:
+            self._start.update(b"\0image" + hashlib.sha256(image.encode()).digest())
+
+    def of(self, call: Call, verdicts: int = 1, scaling: ProbabilityMap = UNSCALED) -> tuple[bytes, ...]:
+        """Return one digest per verdict of a call; equal prompts with equal answer forms have equal digests.
+
+        The scaling enters too, because criteria of two kinds may be asked in the same words.
+        """
+        return self.with_ending(call, ending_of(call, scaling), verdicts)
+
+    def with_ending(self, call: Call, ending: bytes, verdicts: int = 1) -> tuple[bytes, ...]:
+        """Like `of`, with the result of `ending_of` computed beforehand for a call asked about many texts."""
+        digest = self._start.copy()
+        digest.update(call.question.encode())
+        digest.update(ending)
+        whole = digest.digest()
+        if verdicts == 1:
+            return (whole,)
+        return tuple([hashlib.sha256(whole + n.to_bytes(4, "big")).digest() for n in range(verdicts)])
+
+
+def ending_of(call: Call, scaling: ProbabilityMap = UNSCALED) -> bytes:
+    """Return the part of a call's digest after its question: answer form, reasoning, sampling and scaling."""
+    ending = _FORMS.get_or_create(call.answer, lambda: _form_as_bytes(call.answer))
+    if call.reasoning is not None or call.think_tokens or call.sample is not None:
+        ending += repr((call.reasoning, call.think_tokens, call.sample)).encode()
+    if scaling != UNSCALED:
+        ending += ("\0scaled" + "".join([f"\0{number!r}" for number in scaling.numbers])).encode()
+    return ending
+
+
+_FORMS: ByteCache[AnswerForm, bytes] = ByteCache(8 * 2**20)
+
+
+def _form_as_bytes(answer: AnswerForm) -> bytes:
+    if isinstance(answer, TokenChoice):
+        then = () if answer.then is None else ("then", answer.then.lead, answer.then.ask, *answer.then.labels)
+        described = tuple(option.description for option in answer.options)
+        parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
+        if any(described):
+            parts += ("described", *described)
+        if answer.lead:
+            parts += ("lead", answer.lead)
+    elif isinstance(answer, LabelChoice):
+        parts = ("choice", answer.lead, answer.ask, *answer.labels)
+    elif isinstance(answer, TextOutput):
+        parts = ("prose", str(answer.max_tokens))
+    else:
+        parts = ("written", str(answer.max_tokens), answer.schema)
+    return ("\0" + "\0".join(parts)).encode()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Template
 
@@ -45,6 +45,16 @@ class PromptForm:
     steps: StepRule = "headings"
 
 
+class Material(NamedTuple):
+    """What the judge is shown beside a response: a fenced prompt, and texts that are not fenced yet."""
+
+    prompt: str
+    is_conversation: bool = False
+    grounding: str | None = None
+    reference_answer: str | None = None
+    ground_truth: str | None = None
+
+
 class PromptTemplates:
     """The templates of one prompt form, compiled once. `replaced` holds a user's own templates by file name."""
 
@@ -62,54 +72,38 @@ class PromptTemplates:
         self.ask = self._render("verdict.j2")
         self._key = f"{form.rationale}{form.several}{self.digest}"
 
-    def shared(
-        self,
-        *,
-        prompt: str,
-        conversation: bool,
-        response: str,
-        grounding: str | None,
-        reference_answer: str | None,
-        ground_truth: str | None,
-        show_final_answer: bool,
-        final_answer: str | None,
-    ) -> str:
-        """Render the part about one response. `prompt` and `response` are fenced already, the others are not.
+    def shared(self, material: Material, response: str, *, show_final_answer: bool, final_answer: str | None) -> str:
+        """Render the part about one response, which is fenced already; the final answer is not.
 
         What the responses of a group share comes first, so that an engine reads it once too. For a decision model this
         is a JSON object, unless the template is a user's own.
         """
         shown: dict[str, Any] = {
-            "prompt": prompt,
-            "grounding": _fenced(grounding),
-            "reference_answer": _fenced(reference_answer),
+            "prompt": material.prompt,
+            "grounding": _fenced(material.grounding),
+            "reference_answer": _fenced(material.reference_answer),
             "response": response,
-            "ground_truth": _fenced(ground_truth),
+            "ground_truth": _fenced(material.ground_truth),
             "final_answer": None if final_answer is None else fence(final_answer),
         }
         if self._names_texts:
             return _as_object(
                 shown | ({"final_answer": "none stated"} if show_final_answer and not final_answer else {})
             )
-        return self._render("shared.j2", **shown, conversation=conversation, show_final_answer=show_final_answer)
-
-    def pair(
-        self, *, prompt: str, conversation: bool, a: str, b: str, grounding: str | None, reference_answer: str | None
-    ) -> str:
-        """Render the part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
-        if self._names_texts:
-            named = {"prompt": prompt, "grounding": _fenced(grounding)}
-            named |= {"reference_answer": _fenced(reference_answer), "response_a": a, "response_b": b}
-            return _as_object(named)
         return self._render(
-            "pair.j2",
-            prompt=prompt,
-            conversation=conversation,
-            a=a,
-            b=b,
-            grounding=_fenced(grounding),
-            reference_answer=_fenced(reference_answer),
+            "shared.j2", **shown, conversation=material.is_conversation, show_final_answer=show_final_answer
         )
+
+    def pair(self, material: Material, a: str, b: str) -> str:
+        """Render the part about two responses, which are fenced already."""
+        shown = {
+            "prompt": material.prompt,
+            "grounding": _fenced(material.grounding),
+            "reference_answer": _fenced(material.reference_answer),
+        }
+        if self._names_texts:
+            return _as_object(shown | {"response_a": a, "response_b": b})
+        return self._render("pair.j2", **shown, a=a, b=b, conversation=material.is_conversation)
 
     def comparison(self, criteria: Sequence[Criterion], asked: str) -> str:
         """Render the question about two responses."""
@@ -187,4 +181,4 @@ def points(criterion: Criterion) -> float:
     return abs(criterion.weight) or 1.0
 
 
-__all__ = ["CriterionView", "InvalidTemplate", "PromptForm", "PromptTemplates", "points"]
+__all__ = ["CriterionView", "InvalidTemplate", "Material", "PromptForm", "PromptTemplates", "points"]

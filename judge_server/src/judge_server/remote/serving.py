@@ -14,9 +14,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.api.auth import require_loopback_host
 from judge_server.api.http import problems
-from judge_server.api.http.middleware import BoundaryMiddleware
+from judge_server.api.http.middleware import BoundaryMiddleware, require_loopback_host
 from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
 from judge_server.errors import CannotLoad, CannotSleep, EngineUnavailable, InvalidRequest, NotReady

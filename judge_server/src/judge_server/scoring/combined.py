@@ -27,6 +27,7 @@ from judge_server.judging.combining import (
     only_checks,
 )
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.preparation import check_votes
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
@@ -183,7 +184,7 @@ class CombinedJudge:
         self._rule = rule
         first = self.judges[0]
         self.executor = MemberExecutors(self.judges)
-        self.cache, self.checker, self.templates, self.clock = first.cache, first.checker, first.templates, first.clock
+        self.cache, self.checker, self.preparer, self.clock = first.cache, first.checker, first.preparer, first.clock
         self.metrics = CombinedMetrics(self.clock)
 
     @property
@@ -225,17 +226,12 @@ class CombinedJudge:
         """Return the stored calibrations of members that were fitted for other weights than they have now."""
         return [reference for judge in self.judges for reference in judge.refused_calibrations()]
 
-    def require_probabilities(self, field: str) -> None:
-        """Refuse an option that needs the probability of yes; raises as `Judge.require_probabilities` for a member."""
-        for judge in self.judges:
-            judge.require_probabilities(field)
-
     def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> CombinedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
         prepared = self.prepared(config)
         for judge in self.judges:
-            judge.check_votes(config, options.votes)
+            check_votes(judge.identity, config, options.votes)
         return prepared
 
     def _refuse_what_cannot_be_combined(self, config: JudgingConfig) -> None:

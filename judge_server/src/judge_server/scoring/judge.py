@@ -8,24 +8,16 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
 from opentelemetry.trace import Span
 
-from judge_server.errors import InvalidRequest, invalid_field
-from judge_server.judging.calibration import (
-    NEUTRAL,
-    Calibration,
-    CalibrationSet,
-    StoredCalibration,
-)
-from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.judging.calibration import StoredCalibration
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.preparation import Preparer, check_votes
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
-from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.results import (
     ANONYMOUS_CALLER,
     Caller,
@@ -39,8 +31,6 @@ from judge_server.judging.results import (
 )
 from judge_server.observability.tracing import set_span_attributes, span
 from judge_server.ports import EngineIdentity, JudgeResult, VerdictCache
-from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.time_sharing import TimeSlicer, next_slice
@@ -53,10 +43,6 @@ STORE_TIMEOUT_S = 0.1
 STORE_INTERVAL_S = 0.5
 """How long a verdict may wait to be cached while its request is still running. If the api is killed, these verdicts
 are judged again."""
-
-_PROTOCOL = "judging.protocol"
-_CONTEXTUAL = "judging.contextual_calibration"
-_MAX_PREPARED_CONFIGS = 256
 
 _VERDICTS_PER_LOOKUP = 64
 """How many verdicts are looked up or stored in one call of the cache; Redis's client takes 2 ms to store them."""
@@ -75,7 +61,7 @@ class Judge:
         executor: what has its calls answered.
         cache: where verdicts are looked up and stored.
         checker: what runs the checks by programs.
-        templates: the template sets that a request can name.
+        preparer: what makes judging configurations ready.
         clock: returns seconds.
         metrics: its metrics.
         kind: what it is made of.
@@ -91,23 +77,15 @@ class Judge:
         cache: VerdictCache,
         *,
         checker: Checker | None = None,
-        templates: TemplateLibrary | None = None,
-        calibrations: CalibrationSet | None = None,
-        min_choice_mass: float = MIN_CHOICE_MASS,
-        cache_salt: Callable[[], str] = str,
+        preparer: Preparer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor = executor
         self.cache = cache
         self.checker = checker or Checker()
-        self.templates = templates or TemplateLibrary(None)
-        self._calibrations = calibrations or CalibrationSet()
-        self._stored_calibrations: tuple[StoredCalibration, ...] = ()
-        self._min_choice_mass = min_choice_mass
-        self._cache_salt = cache_salt
+        self.preparer = preparer or Preparer()
         self.clock = clock
         self.metrics = JudgeMetrics(clock)
-        self._prepared_configs: dict[tuple[EngineIdentity, JudgingConfig], PreparedConfig] = {}
         self._storing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -120,159 +98,28 @@ class Judge:
         """The model that judges."""
         return self.executor.identity
 
-    def prepared(self, config: JudgingConfig) -> PreparedConfig:
-        """Return the templates, calibration and fingerprint of this judge for a configuration.
-
-        Raises:
-            InvalidRequest: the template set does not exist or cannot be used under this protocol, or the judge is
-                unfit for the protocol.
-        """
-        asked = config
-        prepared = self._prepared_configs.get((self.identity, asked))
-        if prepared is None:
-            self._refuse_unfit(config.protocol)
-            typed = self.identity.capabilities.typed_questions
-            if typed:
-                _refuse_what_must_be_written(config)
-            template_set = self.templates.find(config.template)
-            _refuse_other_protocols(config, template_set.declaration)
-            _refuse_without_passages(config, typed=typed)
-            single_templates, multi_templates = [
-                PromptTemplates(
-                    PromptForm(config.protocol, config.rationale, several, typed, config.steps),
-                    template_set.templates,
-                )
-                for several in (False, True)
-            ]
-            digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
-            fitted = None
-            if config.contextual:
-                self._refuse_incomparable(config)
-                digests = (*digests, "content-free weight 1.0")
-            elif config.plain and not template_set.declaration.digest_parts:
-                fitted = self._calibrations.find(self.identity.weights_digest, config.protocol, single_templates.digest)
-            calibration = NEUTRAL if fitted is None else fitted.calibration
-            uncalibrated = judge_fingerprint(self.identity, digests, config, NEUTRAL, self._min_choice_mass)
-            calibration = self._stored_for(asked, uncalibrated) or calibration
-            fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
-            prepared = PreparedConfig(
-                config,
-                single_templates,
-                multi_templates,
-                fingerprint,
-                calibration,
-                self._calibrations.kinds_without_steps(self.identity.weights_digest),
-                template_set.declaration,
-                self._min_choice_mass,
-                uncalibrated,
-            )
-            if self.identity.asks and self.identity.asks != prepared.wording:
-                raise invalid_field(
-                    "judging",
-                    f"{self.identity.model} is a probe: it answers one question, in the words that it was fitted to "
-                    "(adjudge probe show), and this request asks another one or asks it in other words",
-                )
-            if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
-                self._prepared_configs.clear()
-            self._prepared_configs[self.identity, asked] = prepared
-        salt = self._cache_salt()
-        return replace(prepared, cache_salt=salt) if salt else prepared
-
-    def _refuse_incomparable(self, config: JudgingConfig) -> None:
-        """Raise `InvalidRequest` if contextual calibration, which the request asks for, is impossible here."""
-        self.require_probabilities(_CONTEXTUAL)
-        if not config.comparable or self.identity.capabilities.typed_questions:
-            raise invalid_field(
-                _CONTEXTUAL,
-                "contextual calibration compares two answers of yes or no, so it needs the protocol binary or "
-                "stepwise, one criterion per call, no rationale, no think_tokens, and a judge that is no decision "
-                "model; change these, or leave it out",
-            )
-
     @property
     def stored_calibrations(self) -> Sequence[StoredCalibration]:
         """The stored calibrations that this judge applies, instead of those that ship with the package."""
-        return self._stored_calibrations
+        return self.preparer.stored
 
     @stored_calibrations.setter
     def stored_calibrations(self, stored: Sequence[StoredCalibration]) -> None:
-        if tuple(stored) != self._stored_calibrations:
-            self._stored_calibrations = tuple(stored)
-            self._prepared_configs.clear()
+        self.preparer.stored = stored
 
     def refused_calibrations(self) -> list[str]:
         """Return the stored calibrations that were fitted for other weights, engines or templates than it has now."""
-        refused = []
-        for stored in self._stored_calibrations:
-            try:
-                prepared = self.prepared(JudgingConfig(**stored.config))
-            except (InvalidRequest, TypeError):  # a configuration of another release has other options
-                refused.append(stored.reference)
-            else:
-                if prepared.uncalibrated != stored.judge:
-                    refused.append(stored.reference)
-        return refused
+        return self.preparer.refused(self.identity)
 
-    def _stored_for(self, config: JudgingConfig, uncalibrated: str) -> Calibration | None:
-        """Return the stored calibration for a configuration, if there is one.
-
-        Raises:
-            InvalidRequest: it was fitted for this configuration of another judge, so its numbers mean nothing here.
-        """
-        asked = config.recorded()
-        for stored in self._stored_calibrations:
-            if stored.judge == uncalibrated:
-                return stored.calibration
-            if stored.config == asked:
-                raise invalid_field(
-                    _PROTOCOL,
-                    f"the calibration {stored.reference} does not hold for {self.identity.model}: its weights, its "
-                    "engine or the prompt templates have changed since; fit it again with `adjudge calibrate`, or take "
-                    "it out of ADJUDGE_CALIBRATIONS",
-                )
-        return None
-
-    def _refuse_unfit(self, protocol: str) -> None:
-        unfit = self._calibrations.why_unfit(self.identity.weights_digest, protocol)
-        if unfit is not None:
-            raise invalid_field(
-                _PROTOCOL,
-                f"{self.identity.model} {unfit.reason}, so its {protocol} scores mean nothing; "
-                f"use {unfit.instead}, or a stronger judge",
-            )
+    def prepared(self, config: JudgingConfig) -> PreparedConfig:
+        """Return a configuration made ready for this judge; raises as `Preparer.prepare`."""
+        return self.preparer.prepare(self.identity, config)
 
     def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> PreparedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
-        self.check_votes(config, options.votes)
+        check_votes(self.identity, config, options.votes)
         return self.prepared(config)
-
-    def require_probabilities(self, field: str) -> None:
-        """Refuse an option that needs the probability of yes; `field` is the option's field in the request.
-
-        Raises:
-            InvalidRequest: the judge gives no probabilities.
-        """
-        if not self.identity.capabilities.logprobs:
-            raise invalid_field(
-                field,
-                f"the judge {self.identity.model} gives no probabilities, which this option needs; leave it out, or "
-                "use a judge on an engine that reads probabilities",
-            )
-
-    def check_votes(self, config: JudgingConfig, votes: int) -> None:
-        """Refuse several votes on a verdict that involves no sampling.
-
-        Raises:
-            InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be the same.
-        """
-        if votes > 1 and self.identity.capabilities.logprobs and config.plain:
-            raise invalid_field(
-                "judging.votes",
-                f"this judge reads the exact probability of a {config.protocol} verdict in one call, so {votes} votes "
-                "would all be the same; leave votes out, or have something sampled: rationale, think_tokens"
-                + ("" if config.protocol == "likert" else ", or several criteria per call"),
-            )
 
     def judge(
         self,
@@ -427,43 +274,6 @@ class Judge:
         finally:
             self.executor.write_buffer.mark_stored(new)
             self.metrics.cache_seconds("put", self.clock() - began)
-
-
-def _refuse_other_protocols(config: JudgingConfig, declaration: Declaration) -> None:
-    if declaration.protocols is not None and config.protocol not in declaration.protocols:
-        raise template_error(
-            f"the template set {config.template!r} is for {' or '.join(declaration.protocols)}, but this request uses "
-            f"{config.protocol}; choose another set, or a mode or protocol that it supports"
-        )
-    if declaration.lead and not config.plain:
-        raise template_error(
-            f"the template set {config.template!r} asks for one verdict at once; leave out rationale, think_tokens and "
-            "criteria_per_call"
-        )
-
-
-def _refuse_without_passages(config: JudgingConfig, *, typed: bool) -> None:
-    """Refuse passages where a call is about more than one criterion, or about the whole response."""
-    alone = config.protocol in ("binary", "graded") and config.per_call == 1 and not config.contextual
-    if config.passages is not None and (typed or not alone):
-        raise invalid_field(
-            "judging.passages",
-            "passages are chosen for one criterion at a time; use the protocol binary or graded, one criterion per "
-            "call, no contextual_calibration and a judge that is no decision model, or leave passages out",
-        )
-
-
-def _refuse_what_must_be_written(config: JudgingConfig) -> None:
-    """Refuse what a decision model cannot do: it writes nothing, and takes every criterion as a question of its own."""
-    field, message = "", ""
-    if config.protocol == "checklist":
-        field, message = _PROTOCOL, "a checklist is written as one answer; use graded"
-    elif not config.plain:
-        field = "judging"
-        message = "leave out rationale, think_tokens and criteria_per_call: all criteria of a response share a request"
-    if field:
-        message = f"this judge is a decision model, which answers typed questions and writes nothing; {message}"
-        raise invalid_field(field, message)
 
 
 def _note(at: Span, result: Outcomes) -> None:

@@ -6,6 +6,7 @@ If the request allows truncation, a response too long for the judge's context is
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +15,10 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from judge_server.errors import EngineUnavailable, TooLarge, invalid_field
+from judge_server.intervals import wilson
+from judge_server.judging.checks import verification_of
 from judge_server.judging.combining import combine_plans
-from judge_server.judging.plan import (
-    GroupContext,
-    GroupPlanner,
-    ResponsePlan,
-    check_required,
-    check_scopes,
-    plan_outcome,
-    verification_of,
-)
+from judge_server.judging.plan import GroupPlanner, ResponsePlan, check_required, check_scopes, plan_outcome
 from judge_server.judging.presentation import (
     fit_grounding,
     images_of,
@@ -32,8 +27,9 @@ from judge_server.judging.presentation import (
 )
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Outcomes, VerdictRules
+from judge_server.judging.shown import GroupContext
 from judge_server.observability.tracing import traced
-from judge_server.ports import Call, JsonOutput, TextOutput
+from judge_server.ports import Call, JsonOutput, LedgerReader, TextOutput
 from judge_server.scheduling.executor import ExecutorStatus
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.scoring.combined import AnyJudge
@@ -60,11 +56,19 @@ from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.ledger import JudgingRules, RewardRules
 from trainer_client.wire.rewards import GOLD_SUFFIX
 
+log = logging.getLogger("adjudge")
+
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""
 
 MAX_PROMPT_CHARACTERS = 2**28
 """The most characters of all prompts of a request; what responses share counts once for each of them."""
+
+WINDOW_GROUPS = 128
+"""How many of the last groups that were judged by a criterion say whether it is saturated."""
+
+SATURATED_FROM = 0.9
+"""A criterion is saturated if all responses meet it in at least this share of these groups, by the 95% interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +277,9 @@ async def _plan_verdicts(
         GroupPlanner,
         context=context,
         criteria=rubric.criteria,
-        votes=options.votes,
+        options=options,
         group=index,
-        defences=options.defences,
         left_out=() if sample is None else flagged_ids(rubric.criteria, sample.left_out),
-        steps=options.steps,
     )
     members = prepared.members or (prepared,)
     planners = [await run_inline_or_in_thread(large, make_planner, own) for own in members]
@@ -355,6 +357,37 @@ def _draw(
     )
 
 
+async def with_saturated_criteria(
+    request: RewardRequest, project_id: str, ledger: LedgerReader | None
+) -> RewardRequest:
+    """Return the request with the names of the saturated criteria, if its dropout asks for them.
+
+    Steps from the request's own on are not read, so that its verdicts do not decide which of them are asked. If the
+    ledger cannot be read, no criterion is left out.
+
+    Raises:
+        InvalidRequest: the service keeps no ledger.
+    """
+    dropout = request.dropout
+    if dropout is None or dropout.saturated is not True:
+        return request
+    if ledger is None:
+        raise invalid_field(
+            "dropout.saturated",
+            "this service keeps no ledger, in which saturated criteria could be found; name them, or leave it out",
+        )
+    assert request.run is not None
+    assert request.step is not None
+    run = request.reverifies or request.run
+    try:
+        found = await ledger.criterion_groups(project_id, run, request.step, WINDOW_GROUPS)
+    except ConnectionError as error:
+        log.warning("the ledger cannot be read, so saturated criteria are judged in every group: %s", error)
+        found = {}
+    saturated = tuple([name for name, (met, groups) in found.items() if wilson(met, groups)[0] >= SATURATED_FROM])
+    return request.model_copy(update={"dropout": dropout.model_copy(update={"saturated": saturated})})
+
+
 def flagged_ids(criteria: Sequence[Criterion], flags: Sequence[bool]) -> tuple[str, ...]:
     """Return the ids of the criteria with a true flag, in order."""
     return tuple([criterion.id for criterion, flag in zip(criteria, flags, strict=True) if flag])
@@ -369,7 +402,7 @@ async def _plan(
     async def keeping(keep: int | None) -> ResponsePlan:
         return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
 
-    most = planner.most_shown(material)
+    most = planner.display.most_shown(material)
     return await fit_response(judge.executor, judge.identity.context_tokens, most, keeping, deadline)
 
 
@@ -400,7 +433,7 @@ def _refuse_each_turn(where: str, criteria: Sequence[Criterion]) -> None:
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:
-    for criterion, verification in planner.verified:
+    for criterion, verification in planner.checks.verified:
         missing = missing_field(verification, context.ground_truth)
         if missing is not None:
             raise invalid_field(

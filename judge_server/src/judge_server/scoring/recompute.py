@@ -14,14 +14,21 @@ from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
-from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError, invalid_field
+from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused, invalid_field
+from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
-from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
+from judge_server.scoring.rewards import (
+    RewardResult,
+    effective_weights,
+    penalised,
+    reward_of,
+    step_rewards,
+    with_weights,
+)
 from judge_server.scoring.verdicts import read_votes
-from judge_server.scoring.weighting import effective_weights, with_weights
 from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import rank
@@ -63,14 +70,6 @@ RubricsByDigest = dict[bytes | None, tuple[tuple[Criterion, ...], tuple[Criterio
 """The criteria of each rubric with the request's weights, and as they were judged."""
 
 
-class UnknownRun(ServiceError):
-    """The ledger has no records of the run."""
-
-    type = "urn:adjudge:not-found"
-    title = "Unknown run"
-    status = 404
-
-
 @dataclass(slots=True)
 class RecomputeTotals:
     """Counts of what was rewarded so far."""
@@ -88,7 +87,7 @@ async def recompute(
     """Recompute the rewards of part of a run: yield its size, the groups in the order judged, and a summary.
 
     Raises:
-        UnknownRun: the ledger has no such part; raised first.
+        NotFound: the ledger has no such part; raised first.
         InvalidRequest: the verdicts cannot feed the mode, or a weight names a criterion that is in no rubric (both
             before any group); or a penalty needs what a response lacks (at that response).
         RubricRefused: a rubric cannot feed the mode; before any group.
@@ -97,7 +96,7 @@ async def recompute(
     part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
     run = await ledger.judged_run(part)
     if not run.requests:
-        raise UnknownRun(_unknown(request))
+        raise NotFound(_unknown(request), title="Unknown run")
     rules = {stored: _rules(request, stored) for stored in {one.reward_rules for one in run.judged_by}}
     _check(request, run, rules)
     rubrics = _rubrics(request, run, rules)
@@ -384,7 +383,8 @@ def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> 
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     if band is not None:
         rules = VerdictRules(band=band) if any(vote.probability is not None for vote in votes) else DEFAULT_RULES
-    return read_votes(first.criterion, cast(VerdictMethod, first.method), [_outcome(vote) for vote in votes], rules)
+    pending = PendingVerdict(first.criterion, cast(VerdictMethod, first.method), ())
+    return read_votes(pending, [_outcome(vote) for vote in votes], rules)
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:

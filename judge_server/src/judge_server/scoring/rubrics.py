@@ -11,7 +11,7 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
@@ -29,27 +29,29 @@ from judge_server.observability.tracing import traced
 from judge_server.ports import RubricSource
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from rubric_store.rubrics.rows import criteria_characters
-from trainer_client.rewards import UnsuitableRubric
+from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.wire import (
+    ComparisonRequest,
     Criterion,
     FieldError,
+    Group,
     PinnedRubric,
+    RewardRequest,
     RubricAlias,
     RubricContent,
     RubricDiff,
     RubricHistory,
     RubricTags,
     RubricVersion,
+    VerdictRequest,
     parse_reference,
 )
 from trainer_client.wire.criteria import content_digest
 from trainer_client.wire.rubrics import CriterionMove, DiffSide, FieldChange, PlacedCriterion, Reweighting, Rewording
+from trainer_client.wire.verdicts import Pair
 
 PROJECT_ID = "default"
 """The project of requests without a key."""
-
-RubricCheck = Callable[[Sequence[Criterion]], None]
-"""Raises `UnsuitableRubric` for criteria that the request's reward mode cannot use."""
 
 RUBRIC_MAX_AGE_S = 5.0
 """For how long scoring may use what it read of `name@3` or a digest. A retirement by another process takes effect
@@ -121,54 +123,45 @@ async def unknown_rubric(source: RubricSource, project_id: str, reference: str) 
 
 @traced("rubrics")
 async def resolve_rubrics(
-    source: RubricSource,
-    own: Sequence[str | RubricContent | None],
-    shared: str | RubricContent | None,
-    project_id: str,
-    *,
-    deadline: float,
-    rubric_check: RubricCheck | None = None,
-    where: str = "groups",
-    allow_retired: bool = False,
+    source: RubricSource, request: RewardRequest | VerdictRequest | ComparisonRequest, project_id: str, deadline: float
 ) -> list[ResolvedRubric]:
-    """Resolve the rubric of each item of a request, in order; each reference is looked up once.
+    """Resolve the rubric of each group or pair of a request, in order; each reference is looked up once.
 
     Args:
         source: the store of named rubrics.
-        own: the rubric of each item; None if it uses the shared one.
-        shared: the rubric of the request; None if it has none.
+        request: the request. A rubric must suit its reward mode, if it has one.
         project_id: the project of the rubrics.
         deadline: the time, on the event loop's clock, by which lookups must finish.
-        rubric_check: the check that each rubric must pass.
-        where: the request field that lists the items, for error messages.
-        allow_retired: accept retired versions.
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
-        RubricRetired: a version is retired and `allow_retired` is not set; the message says what to use instead.
-        RubricRefused: a rubric fails the check; the message says which item's and why.
+        RubricRetired: a version is retired and the request does not allow that; the message says what to use instead.
+        RubricRefused: a rubric does not suit the mode; the message says which one and why.
         NotReady: the store cannot be read now, or not before the deadline.
     """
+    where = "pairs" if isinstance(request, ComparisonRequest) else "groups"
+    items: Sequence[Group | Pair] = getattr(request, where)
+    options = request.reward if isinstance(request, RewardRequest) else None
     resolved: dict[str, ResolvedRubric] = {}
     digests: dict[int, str] = {}
     rubrics, slicer = [], TimeSlicer(deadline)
-    for index, override in enumerate(own):
+    for index, item in enumerate(items):
         await slicer.yield_if_due()
-        rubric = override or shared
+        rubric = item.rubric or request.rubric
         if rubric is None:
             rubrics.append(NO_RUBRIC)
             continue
         key = rubric if isinstance(rubric, str) else await _digest_of(rubric, digests)
         if key not in resolved:
-            field = f"{where}.{index}.rubric" if override else "rubric"
+            field = f"{where}.{index}.rubric" if item.rubric else "rubric"
             if isinstance(rubric, str):
                 async with _lookup_timeout(deadline):
-                    resolved[key] = await _find(source, project_id, rubric, field, allow_retired)
+                    resolved[key] = await _find(source, project_id, rubric, field, request.allow_retired)
             else:
                 resolved[key] = ResolvedRubric(rubric.criteria, PinnedRubric(digest=key))
             try:
-                if rubric_check is not None:
-                    rubric_check(resolved[key].criteria)
+                if options is not None:
+                    check_rubric(resolved[key].criteria, options.mode, options.kinds, options.components)
             except UnsuitableRubric as error:
                 raise _refused(RubricRefused, field, str(error)) from None
         rubrics.append(resolved[key])

@@ -4,25 +4,23 @@ Every request goes one way. `Scorer._plan` makes a `ScoringJob` of it, `Scorer.r
 `JudgedGroup` once its verdicts are known, and the answer is made of these: rewards by `_reward_group`, verdicts by
 `_group_verdicts`, comparisons by `compared`.
 
-This is where verdicts become a reward: `_reward_response` passes them to `reward_of`, and that to
-`trainer_client.rewards.reward_verdicts`. `reward_of` and `step_rewards` need no plan, request or database, so that
-recomputing from the ledger gives the same numbers.
+This is where verdicts become a reward: `_reward_response` passes them to `judge_server.scoring.rewards.reward_of`, and
+that to `trainer_client.rewards.reward_verdicts`.
 """
 
 import asyncio
 import logging
-import math
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from judge_server.errors import InvalidRequest, JudgingFailed, invalid_field
+from judge_server.errors import JudgingFailed
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.preparation import require_probabilities
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, Caller, Outcomes, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader, RubricSource
@@ -37,10 +35,11 @@ from judge_server.scoring.planner import (
     flagged_ids,
     keeps_format,
     plan_groups,
+    with_saturated_criteria,
 )
 from judge_server.scoring.ranking import compared, pair_verdicts, plan_tournaments
+from judge_server.scoring.rewards import effective_weights, penalised, reward_of, step_rewards, with_weights
 from judge_server.scoring.rubrics import resolve_rubrics
-from judge_server.scoring.saturation import with_saturated_criteria
 from judge_server.scoring.verdicts import (
     decoy_failures,
     failure_of,
@@ -52,28 +51,20 @@ from judge_server.scoring.verdicts import (
     usage_of,
     verdict_of,
 )
-from judge_server.scoring.weighting import effective_weights, with_weights
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
-from trainer_client.penalties import penalise
 from trainer_client.ranking import PairVerdict, rank, report
 from trainer_client.rewards import (
     ResponseFacts,
-    RewardOutcome,
     Term,
     UnscoredCriteria,
-    check_rubric,
     component_weights,
     read_criteria,
-    reward_verdicts,
 )
-from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.judging import DecoyPolicy
-from trainer_client.wire.ledger import JudgingRules, RewardRules, StepBudgets
+from trainer_client.wire.ledger import JudgingRules, RewardRules
 
 log = logging.getLogger("adjudge")
-
-DEFAULT_BUDGETS = StepBudgets()
 
 FOLLOW_INTERVAL_S = 0.1
 """How often `Scorer.stream` looks for new verdicts if it is to yield them, in seconds. A longer interval shows them
@@ -201,8 +192,7 @@ class Scorer:
             NotReady: no judge is available.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             judged, slicer = await self._collect(job), TimeSlicer()
             groups: tuple[wire.GroupRewards, ...] = ()
             try:
@@ -215,8 +205,7 @@ class Scorer:
         self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.VerdictAnswer:
         """Judge every response of the request; no rewards are computed. Raises as `score`."""
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             judged = await self._collect(job)
             usage, slicer = self._record(job), TimeSlicer()
             return wire.VerdictAnswer(
@@ -229,8 +218,7 @@ class Scorer:
         self, request: wire.ComparisonRequest, *, request_id: str, project_id: str
     ) -> wire.ComparisonAnswer:
         """Compare every pair of the request, in both orders. Raises as `score`."""
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline)
+        async with self._planned(request, request_id, project_id) as job:
             judged, slicer, pairs = await self._collect(job), TimeSlicer(), []
             for group in judged:
                 await slicer.yield_if_due()
@@ -256,8 +244,7 @@ class Scorer:
         With `each_verdict`, also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group, except
         for the comparisons of a ranking.
         """
-        async with self._one_version(request) as deadline:
-            job = await self._plan(request, request_id, project_id, deadline, record_id)
+        async with self._planned(request, request_id, project_id, record_id) as job:
             slicer = TimeSlicer()
             news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
             rewarded: dict[int, wire.GroupRewards] = {}
@@ -273,15 +260,17 @@ class Scorer:
             yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
 
     @asynccontextmanager
-    async def _one_version(self, request: Request) -> AsyncIterator[float]:
-        """Keep the judge's weights as they are while a request is planned, judged and answered; yields its deadline.
+    async def _planned(
+        self, request: Request, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> AsyncIterator[ScoringJob]:
+        """Plan a request, and keep the judge's weights as they are until it is answered.
 
         Raises:
             NotReady: other weights are still being loaded at the deadline, or which ones the judge has is unknown.
         """
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         async with self.judge.executor.one_version(deadline):
-            yield deadline
+            yield await self._plan(request, request_id, project_id, deadline, record_id)
 
     async def run(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[JudgedGroup | None, None]:
         """Judge a job round by round, and yield each group when all of its verdicts are known.
@@ -334,32 +323,22 @@ class Scorer:
             return sorted([group async for group in judging if group is not None])
 
     async def _plan(
-        self, request: Request, request_id: str, project_id: str, deadline: float, record_id: bytes | None = None
+        self, request: Request, request_id: str, project_id: str, deadline: float, record_id: bytes | None
     ) -> ScoringJob:
         asked = AskedGroups.of(request)
         rewarded = request if isinstance(request, wire.RewardRequest) else None
         options = None if rewarded is None else rewarded.reward
-        rubrics = await resolve_rubrics(
-            self.rubrics,
-            [group.rubric for group in asked.groups],
-            request.rubric,
-            project_id,
-            deadline=deadline,
-            rubric_check=None
-            if options is None
-            else partial(check_rubric, mode=options.mode, kinds=options.kinds, components=options.components),
-            where=asked.field,
-            allow_retired=request.allow_retired,
-        )
+        rubrics = await resolve_rubrics(self.rubrics, request, project_id, deadline)
         prepared = None if asked.protocol is None else self.judge.prepared_for(asked.judging, asked.protocol)
         if rewarded is not None:
             request = rewarded = await with_saturated_criteria(rewarded, project_id, self.ledger)
         rules = DEFAULT_RULES
         if not isinstance(request, wire.ComparisonRequest):
-            if options is not None and options.use == "probability":
-                self.judge.require_probabilities("reward.use")
-            if request.uncertain_band is not None:
-                self.judge.require_probabilities("uncertain_band")
+            for one in tuple(self.judge.members.values()) or (self.judge,):
+                if options is not None and options.use == "probability":
+                    require_probabilities(one.identity, "reward.use")
+                if request.uncertain_band is not None:
+                    require_probabilities(one.identity, "uncertain_band")
             rules = VerdictRules.of(request, prepared)
         rounds: Sequence[GroupRounds]
         if asked.protocol == "comparison":
@@ -600,122 +579,3 @@ def _judging_failed(outcomes: Outcomes, error: UnscoredCriteria) -> JudgingFaile
         f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"
     )
-
-
-class RewardResult(NamedTuple):
-    """A response's reward, the reward before penalties (None if there were none), and the formula's outcome.
-
-    `declared` is the reward under the rubric's own weights, if it was computed under others.
-    """
-
-    reward: float | None
-    unpenalised: float | None
-    outcome: RewardOutcome
-    declared: float | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of an answer that it fills."""
-        return {
-            "reward": self.reward,
-            "declared_reward": self.declared,
-            "unpenalised": self.unpenalised,
-            "status": self.outcome.status,
-            "policy_applied": self.outcome.policy_applied,
-            "dropped": self.outcome.dropped,
-            "components": self.outcome.components,
-        }
-
-
-def reward_of(
-    criteria: Sequence[wire.Criterion | Term],
-    verdicts: Sequence[wire.Verdict],
-    rules: RewardRules,
-    facts: ResponseFacts,
-    weights: Mapping[str, float] | None = None,
-) -> RewardResult:
-    """Return the reward of one response. Arguments and errors are those of `reward_verdicts` and `penalise`.
-
-    Args:
-        weights: the `effective_weights` of the group, by criterion; without any, those of the rubric act.
-
-    Raises:
-        InvalidRequest: the numbers in the request give a reward that is not finite.
-    """
-    if weights:
-        declared = reward_of(criteria, verdicts, rules, facts).reward
-        result = reward_of(with_weights(read_criteria(criteria), weights), verdicts, rules, facts)
-        return result._replace(declared=declared)
-    try:
-        outcome = reward_verdicts(criteria, verdicts, rules, facts)
-    except ArithmeticError as error:
-        raise _not_finite(str(error)) from error
-    return penalised(outcome, rules.reward, facts)
-
-
-def penalised(outcome: RewardOutcome, options: wire.RewardOptions, facts: ResponseFacts) -> RewardResult:
-    """Return the reward of one response with the request's penalties; raises as `reward_of`."""
-    if not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES:  # a failure stays at 0
-        result = RewardResult(outcome.reward, None, outcome)
-    else:
-        _require_finite(outcome.reward, outcome)
-        try:
-            reward = penalise(outcome.reward, options, tokens=facts.tokens, stopped=facts.stopped)
-        except ArithmeticError as error:
-            raise _not_finite(str(error)) from error
-        result = RewardResult(reward, outcome.reward, outcome)
-    _require_finite(result.reward, outcome)
-    return result
-
-
-def _require_finite(reward: float | None, outcome: RewardOutcome) -> None:
-    """Refuse a scored response without a finite reward: a trainer would take it for a failure, or train on it."""
-    if reward is None and outcome.status == "unscored":
-        return
-    if reward is None or not math.isfinite(reward):
-        raise _not_finite("nothing" if reward is None else f"{reward:g}")
-
-
-def _not_finite(why: str) -> InvalidRequest:
-    message = (
-        f"the reward of a scored response is not a finite number ({why}); use weights, penalties and lengths that are "
-        "neither huge nor close to 0"
-    )
-    return invalid_field("reward", message)
-
-
-def step_rewards(
-    criteria: Sequence[wire.Criterion | Term],
-    verdicts: Sequence[wire.Verdict],
-    use: wire.VerdictUse,
-    spans: Sequence[tuple[int, int, int]],
-    budgets: StepBudgets = DEFAULT_BUDGETS,
-    *,
-    sample: CriteriaSample | None = None,
-) -> tuple[wire.StepReward, ...]:
-    """Return the reward of each step.
-
-    Args:
-        criteria: the M criteria.
-        verdicts: the M verdicts.
-        use: which number of a verdict counts.
-        spans: (number, start, end) of the whole response, as step 0, and of each step.
-        budgets: the total that all criteria of one kind together add or subtract.
-        sample: which criteria rubric dropout left out.
-    """
-    named = [NO_STEP if verdict.step is None else verdict.step for verdict in verdicts]
-    highest = max([number for number, _, _ in spans], default=0)
-    deltas = step_deltas(
-        criteria,
-        [verdict.value(use) for verdict in verdicts],
-        named,
-        highest,
-        suggest=budgets.suggest,
-        pitfall=budgets.pitfall,
-        bonus=budgets.bonus,
-        soft=use == "probability",
-        inclusions=None if sample is None else sample.inclusions(),
-    )
-    for delta in deltas.values():
-        if delta is not None and not math.isfinite(delta):
-            raise _not_finite(f"the delta of a step is {delta:g}")
-    return tuple([wire.StepReward(number=n, start=start, end=end, delta=deltas.get(n)) for n, start, end in spans])

@@ -58,16 +58,9 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
     """Return a verdict whose outcomes are known."""
     if not pending.digests:
         return wire.Verdict(criterion=pending.criterion, status="left_out")
-    return read_votes(
-        pending.criterion,
-        pending.method,
-        [outcomes.by_digest[digest] for digest in pending.digests],
-        rules,
-        step=pending.step,
-        cached=outcomes.cached.issuperset(pending.awaited),
-        turns=turns_of(pending, outcomes),
-        passages=pending.passages,
-    )
+    votes = [outcomes.by_digest[digest] for digest in pending.digests]
+    is_cached = outcomes.cached.issuperset(pending.awaited)
+    return read_votes(pending, votes, rules, is_cached=is_cached, turns=_turns_of(pending, outcomes))
 
 
 def recorded_result(row: VerdictRow) -> JudgeResult:
@@ -80,35 +73,32 @@ def recorded_result(row: VerdictRow) -> JudgeResult:
 
 
 def read_votes(
-    criterion: str,
-    method: wire.VerdictMethod,
+    pending: PendingVerdict,
     votes: Sequence[CallOutcome],
-    rules: VerdictRules = DEFAULT_RULES,
+    rules: VerdictRules,
     *,
-    step: int | None = None,
-    cached: bool = False,
+    is_cached: bool = False,
     turns: tuple[wire.TurnVerdict, ...] = (),
-    passages: tuple[wire.Passage, ...] | None = None,
 ) -> wire.Verdict:
-    """Return the verdict on a criterion from its votes. `step` is that of a verdict that names none."""
+    """Return a verdict from the outcomes of its votes."""
+    method = pending.method
     outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
-        failure = failure_of(outcome)
         return wire.Verdict(
-            criterion=criterion,
+            criterion=pending.criterion,
             status="failed",
-            failure=failure,
+            failure=failure_of(outcome),
             method=method,
             votes=scores,
             turns=turns,
-            passages=passages,
+            passages=pending.passages,
         )
     uncertain = rules.is_uncertain(outcome, method)
     return construct(
         wire.Verdict,
         {
-            "criterion": criterion,
+            "criterion": pending.criterion,
             "status": "uncertain" if uncertain else "ok",
             "score": None if uncertain else outcome.score,
             "probability": outcome.probability,
@@ -116,20 +106,20 @@ def read_votes(
             "content_free_probability": outcome.content_free_probability,
             "choice_mass": outcome.choice_mass,
             "grade": outcome.grade,
-            "step": step if outcome.step is None else outcome.step,
+            "step": pending.step if outcome.step is None else outcome.step,
             "rationale": outcome.rationale,
             "method": method,
             "votes": scores,
             "failure": None,
-            "cached": cached,
+            "cached": is_cached,
             "members": outcome.members if len(votes) == 1 else (),
             "turns": turns,
-            "passages": passages,
+            "passages": pending.passages,
         },
     )
 
 
-def turns_of(pending: PendingVerdict, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
+def _turns_of(pending: PendingVerdict, outcomes: Outcomes) -> tuple[wire.TurnVerdict, ...]:
     """Return the verdict on each turn; empty unless the criterion applies to each turn."""
     if not pending.turns:
         return ()

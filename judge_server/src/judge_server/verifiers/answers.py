@@ -69,6 +69,8 @@ _PHRASES = (
     (re.compile(r"(?<=\d):00(?=\s*[ap]m\b)", re.I), ""),
     (re.compile(r"\\(?:pmod|bmod|mod)(?![A-Za-z])"), " mod "),
     (re.compile(r"(?<=[)\]])\s*(?:U|\\text\{\s*U\s*\})\s*(?=[(\[])"), r" \\cup "),
+    (re.compile(r"(?<=\d)[ \t]*+[xX][ \t]*+(?=10[ \t]*+(?:\^|\*\*))"), r" \\times "),
+    (re.compile(r"(?<![\w.,])(\d{1,6})[ \t]*+h[ \t]*+(\d{1,2})[ \t]*+m(?!\w)"), r"\1 hours \2 minutes"),
     (re.compile(r"\bper annum\b", re.I), "per year"),
     (re.compile(r"\belectron[- ]volts?\b", re.I), "electronvolts"),
 )

@@ -35,7 +35,13 @@ _ROW_FIELDS = frozenset(
 
 
 def from_value(value: object, changes: Changes) -> RubricDocument:
-    """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with all problems."""
+    """Read a rubric, or a list of criteria with ids, from parsed JSON or YAML.
+
+    Raises:
+        InvalidValueError: with all problems.
+    """
+    if isinstance(value, list) and all(isinstance(item, dict) and "id" in item for item in value):
+        value = {"criteria": value}
     if not isinstance(value, dict):
         raise InvalidValueError.at((), 'expected an object {"criteria": […]}')
     fields = {str(key): inner for key, inner in value.items() if key not in _ROW_FIELDS}

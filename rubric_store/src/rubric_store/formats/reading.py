@@ -157,8 +157,10 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
         return ["grounded"]
     if "title" in fields:
         return ["rar"]
-    if "id" in fields or "description" not in fields:
+    if "description" not in fields:
         return []
+    if "id" in fields:
+        return ["native"]
     begins = [str(item.get("description")) for item in objects]
     factual = any(lists.RGR_PREFIX.match(text) for text in begins)
     essential = any(lists.RAR_PREFIX.match(text) for text in begins) or any(

@@ -67,18 +67,22 @@ def count_figures(rows: LedgerRows, requests: Collection[RowKey], rest: Callable
         _add_request(added, row)
     for signal in rows.signals:
         if signal[:3] in chosen:
-            step = NO_STEP if signal.step is None else signal.step
-            sums = added[signals][*signal[:2], step, signal.signal, signal.name]
+            sums = added[signals][*_run_step(signal), signal.signal, signal.name]
             for name in SignalRow._fields[6:]:
                 sums[name] += getattr(signal, name)
     rubric_by_response = _add_responses(added, rows, chosen_requests)
     verdicts: dict[str, dict[bytes, VerdictRow]] = {}
     for verdict in rows.verdicts:
         verdicts.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
+    judged: dict[RowKey, dict[str, Any]] = defaultdict(lambda: defaultdict(Counter))
     for response, uses in groupby(rows.uses, _response_of):
         rest()
         if (request := chosen_requests.get(response[:3])) is not None:
-            _add_verdicts(added, request, rubric_by_response[response], uses, verdicts.get(response[0], {}))
+            by_criterion = judged[*_run_step(request), rubric_by_response[response]]
+            _add_verdicts(added, request, by_criterion, uses, verdicts.get(response[0], {}))
+    added[criteria] = {
+        (*key, criterion): counts for key, found in judged.items() for criterion, counts in found.items()
+    }
     return added
 
 
@@ -119,10 +123,13 @@ def _add_responses(
 
 
 def _add_verdicts(
-    added: FigureDeltas, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], verdicts: dict[bytes, VerdictRow]
+    added: FigureDeltas,
+    row: RequestRow,
+    by_criterion: dict[str, Any],
+    uses: Iterator[UseRow],
+    verdicts: dict[bytes, VerdictRow],
 ) -> None:
     """Count the verdicts of one response."""
-    key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
     figures = added[steps][_step_key(row)]
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
     given = cached = 0
@@ -132,22 +139,21 @@ def _add_verdicts(
         if failure == LEFT_OUT:
             figures["left_out"] += 1
             continue
-        counts = added[criteria][*key, rubric, first.criterion]
         given += 1
+        counts = by_criterion[first.criterion]
         counts["verdicts"] += 1
-        if failure != UNCERTAIN:
-            score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
-            if score is None:
-                kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
-                figures["failed"] += 1
-                counts["failed"] += 1
-                added[failures][*key, kind]["verdicts"] += 1
-                continue
-            counts["passed"] += score >= PASS_THRESHOLD
-            counts["score_sum"] += score
-        else:
+        if failure == UNCERTAIN:
             figures["uncertain"] += 1
             counts["uncertain"] += 1
+        elif first.failed or (score := _score(votes, verdicts)) is None:
+            kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
+            figures["failed"] += 1
+            counts["failed"] += 1
+            added[failures][*_run_step(row), kind]["verdicts"] += 1
+            continue
+        else:
+            counts["passed"] += score >= PASS_THRESHOLD
+            counts["score_sum"] += score
         cached += first.cached if len(votes) == 1 else all(vote.cached for vote in votes)
     figures["verdicts"] += given
     figures["cached"] += cached
@@ -157,11 +163,12 @@ def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:
     return [*slot[1]]
 
 
-def _score(votes: Sequence[VerdictRow | None]) -> float | None:
-    """The score of a verdict from its votes, which are None if failed; None if all failed."""
+def _score(votes: Sequence[UseRow], verdicts: dict[bytes, VerdictRow]) -> float | None:
+    """The score of a verdict from its votes; None if all failed."""
     if len(votes) == 1:
-        return None if votes[0] is None else votes[0].score
-    given = [vote for vote in votes if vote is not None]
+        only = verdicts.get(votes[0].digest)
+        return None if only is None else only.score
+    given = [found for vote in votes if (found := verdicts.get(vote.digest)) is not None]
     if not given:
         return None
     if any(vote.grade is not None for vote in given):
@@ -169,9 +176,12 @@ def _score(votes: Sequence[VerdictRow | None]) -> float | None:
     return float(2 * sum(vote.score == 1.0 for vote in given) > len(votes))
 
 
+def _run_step(row: RequestRow | SignalRow) -> RowKey:
+    return row.project_id, row.run, NO_STEP if row.step is None else row.step
+
+
 def _step_key(row: RequestRow) -> RowKey:
-    step = NO_STEP if row.step is None else row.step
-    return row.project_id, row.run, step, row.mode or "", row.protocol, row.model or ""
+    return *_run_step(row), row.mode or "", row.protocol, row.model or ""
 
 
 _STEP = re.compile(rf"{NO_STEP}|[0-9]{{1,18}}")

@@ -1,8 +1,9 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 to 0023 create them; a test compares the two. The columns
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019, 0021 to 0026 create them; a test compares the two. The columns
 of its tables are in the order of the rows of `rubric_store.ledger.rows`. There are no foreign keys: rows come by the
-thousand, and are deleted by run.
+thousand, and are deleted by run. On SQLite, rows are clustered by a key that grows with time. Texts and verdicts, whose
+keys are random, are kept in the order in which they come, with an index of the keys.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
 empty rubric stand for none. On conflict all values are added, except keys and times.
@@ -45,13 +46,11 @@ def _digest_indexes(table: str, *columns: str) -> list[Index]:
     return [Index(f"ix_{table}_{name}", name, "project_id").ddl_if(dialect="postgresql") for name in columns]
 
 
-texts = declare(
-    "ledger_texts", [key("project_id"), digest("digest")], required(LargeBinary, "body"), sqlite_with_rowid=False
-)
+texts = declare("ledger_texts", [key("project_id"), digest("digest")], required(LargeBinary, "body"))
 """Prompts, responses, groundings and rubrics by digest, compressed."""
 
 
-def _verdict_table(name: str, keys: list[Column[Any]], *more: Column[Any]) -> Table:
+def _verdict_table(name: str, keys: list[Column[Any]], *more: Column[Any], **options: Any) -> Table:
     return declare(
         name,
         keys,
@@ -63,14 +62,16 @@ def _verdict_table(name: str, keys: list[Column[Any]], *more: Column[Any]) -> Ta
         optional(Text, "rationale"),
         optional(Double, "raw_probability"),
         optional(Text, "members"),
-        sqlite_with_rowid=False,
+        **options,
     )
 
 
 verdicts = _verdict_table("ledger_verdicts", [key("project_id"), digest("digest")], digest("request", 16))
 """The first verdict under a call's digest."""
 
-rejudgements = _verdict_table("ledger_rejudgements", [key("project_id"), digest("digest"), digest("request", 16)])
+rejudgements = _verdict_table(
+    "ledger_rejudgements", [key("project_id"), digest("digest"), digest("request", 16)], sqlite_with_rowid=False
+)
 """Later verdicts under a digest that differ from the first."""
 
 requests = declare(

@@ -30,7 +30,7 @@ from it, and rows from before calibration have none."""
 _ROWS_A_STATEMENT = 400
 _ROWS_COPIED_AT_ONCE = 64
 _KEYED_BY_DIGEST = frozenset({tables.texts.name, tables.verdicts.name})
-_project_and_digest = itemgetter(0, 1)
+_digest = itemgetter(1)
 _LOCK = 7_233_188_020_411_973_002
 """PostgreSQL advisory lock: writers share it; deleting unreferenced rows holds it exclusively."""
 
@@ -127,11 +127,11 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     """Insert the missing rows into SQLite; return how many.
 
     Statements insert hundreds of rows, because between statements SQLite's driver lets other threads run and waits.
-    Digests come in random order; rows with one in their key are inserted in key order, which finds each page once.
+    Digests come in random order; rows with one in their key are inserted in its order, which finds each page once.
     Most of the cost is passing values, so a value that all rows of a statement share is passed once.
     """
     if table.name in _KEYED_BY_DIGEST:
-        rows = sorted(rows, key=_project_and_digest)
+        rows = sorted(rows, key=_digest)
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):

@@ -31,7 +31,7 @@ async def open_judge(
     Raises:
         ValueError: the judge begins like JSON but is neither a cascade nor a panel.
     """
-    if judge is not None and "://" in judge:
+    if judge is not None and ("://" in judge or judge.startswith("{")):
         url, settings, name = None, with_engine(judge, settings), None
     else:
         url, name = url or (judge and settings.url), judge

@@ -1,5 +1,7 @@
 """Options and arguments that several commands share."""
 
+import errno
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -14,9 +16,6 @@ JUDGING = "Judging"
 REWARD = "Reward"
 OUTPUT = "Output"
 """Panels of the help of commands with many options."""
-
-STDIN = "standard input"
-"""Name of the file that holds standard input while a command runs, and what messages call it."""
 
 
 def copy_standard_input(context: typer.Context, value: Any) -> Any:
@@ -34,6 +33,8 @@ def copy_standard_input(context: typer.Context, value: Any) -> Any:
         if isinstance(value, Path) and not value.exists():
             raise typer.BadParameter(f"file '{value}' does not exist.")
         return value
+    from adjudge_services.cli.output import STDIN
+
     folder = TemporaryDirectory(prefix="adjudge-")
     context.call_on_close(folder.cleanup)
     file = Path(folder.name, STDIN)
@@ -51,6 +52,29 @@ def input_argument(help: str, **more: Any) -> Any:
 def copy_input(context: typer.Context, value: str) -> str:
     """Like `copy_standard_input`, for a file that may also be in an object store (`s3://…`)."""
     return value if "://" in value else str(copy_standard_input(context, Path(value)))
+
+
+def check_output(context: typer.Context, file: Path | None) -> Path | None:
+    """Return a file to write; exit with the reason if it cannot be written, before the work whose results it is for."""
+    if file is None or context.resilient_parsing:
+        return file
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        problem = errno.ENOENT
+    elif file.is_dir():
+        problem = errno.EISDIR
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        problem = errno.EACCES
+    else:
+        return file
+    from adjudge_services.cli.output import exit_with_error
+
+    exit_with_error(f"{file} cannot be written: {os.strerror(problem)}")
+
+
+def output_option(help: str, **more: Any) -> Any:
+    """The option for the file that a command writes."""
+    return typer.Option("--output", "-o", help=help, callback=check_output, **more)
 
 
 JudgeOption = Annotated[
@@ -116,9 +140,7 @@ RunArgument = Annotated[
 ]
 FirstStepOption = Annotated[int | None, typer.Option(min=0, help="First step to include.")]
 LastStepOption = Annotated[int | None, typer.Option(min=0, help="Last step to include.")]
-FiguresOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.", rich_help_panel=OUTPUT)
-]
+FiguresOption = Annotated[Path | None, output_option("Write the figures here as JSON.", rich_help_panel=OUTPUT)]
 
 _LABELLED = (
     "Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, verdicts:NAME, or - for "
@@ -185,5 +207,7 @@ class MeasuredRows(Rows):
 class Report:
     """How a report is written."""
 
-    html: Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")] = None
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report with plots here, as one HTML file.", callback=check_output)
+    ] = None
     as_json: JsonOption = False

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.options import STDIN
 from trainer_client.documentation import error_url
 
 _PIPED_WIDTH = 180
@@ -95,6 +94,10 @@ def print_metrics(columns: Mapping[str, Mapping[str, str]]) -> None:
 
 _BETWEEN, _EDGES = 3, 2
 """Characters between two columns of a table, and at both of its edges."""
+
+
+STDIN = "standard input"
+"""Name of the file that holds standard input while a command runs, and what messages call it."""
 
 
 def file_name(file: Path) -> str:

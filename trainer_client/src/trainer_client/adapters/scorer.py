@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, Unpack
 
 from trainer_client import AsyncClient, Client
@@ -17,12 +18,12 @@ from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.tables import failure_kinds
-from trainer_client.trl._reward.dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
-from trainer_client.trl._reward.distributed import format_counts
-from trainer_client.trl._reward.judging import RubricPins, ScoringConfig, judge, own_client
-from trainer_client.trl.reward import check_reward_options
-from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode, needs_whole_groups
+from trainer_client.rows.clients import own_client
+from trainer_client.rows.judging import ScoringConfig, judge
+from trainer_client.rows.pins import RubricPins
+from trainer_client.rows.reading import JudgedColumns, RowReader
+from trainer_client.rows.tables import failure_kinds
+from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
 
 ResultT = TypeVar("ResultT")
 
@@ -117,14 +118,19 @@ class RubricScorer:
         self._client = own_client(service_url(None) if client is None else client)
         self._client.run = self._client.run or run
         try:
-            self._rubric = parse_rubric(rubric)
+            parsed = parse_rubric(rubric)
         except ValueError as error:
             raise InvalidRequest(f"rubric: {error}") from error
-        check_reward_options(self._rubric, mode, options, on_failure=on_failure, deadline_s=deadline_s)
-        self._mode, self._on_failure, self._options = mode, on_failure, options
-        self._deadline_s, self._grace_s = deadline_s, grace_s
-        self._columns = dict(columns or {})
-        check_column_names(self._columns)
+        self._config = ScoringConfig(
+            rubric=parsed,
+            mode=mode,
+            on_failure=on_failure,
+            deadline_s=deadline_s,
+            grace_s=grace_s,
+            options=options,
+        )
+        self._config.check()
+        self._columns = JudgedColumns(columns)
         self._pins = RubricPins()
         self._warned: set[str] = set()
 
@@ -177,7 +183,7 @@ class RubricScorer:
             NoReward: there is none.
         """
         if scored.reward is None:
-            kinds = format_counts(dict.fromkeys(scored.failures or ("missing",), 1))
+            kinds = ", ".join(f"1 {kind}" for kind in scored.failures or ("missing",))
             raise NoReward(
                 f"the response has no reward from {self.address} ({kinds}), and a failure of the judge is not a 0. "
                 f"Check {self.address}/readyz; to train on a number where judging fails, set on_failure to 'skip' or "
@@ -186,7 +192,7 @@ class RubricScorer:
         return scored.reward
 
     async def _score_one(self, prompt: Any, response: Any, row: Mapping[str, Any] | None, step: int | None) -> Scored:
-        if needs_whole_groups(self._mode, self._options.get("weighting")):
+        if self._config.compares_responses:
             raise InvalidRequest(
                 "the mode or weighting compares the responses of a group with each other, and this response is scored "
                 "alone; choose another"
@@ -199,25 +205,21 @@ class RubricScorer:
         self, prompts: Sequence[Any], responses: Sequence[Any], columns: Mapping[str, Sequence[Any]], step: int | None
     ) -> list[Scored]:
         self._warn_about_lookalikes(columns)
-        rows = read_rows(
-            prompts,
-            responses,
-            None,
-            rename_columns(columns, self._columns),
-            rubric=self._rubric,
-            needs_rubric=self._mode not in NEEDS_NO_RUBRIC,
-            step=step,
-            stop_token_ids=None,
+        config = replace(self._config, step=step)
+        reader = RowReader(
+            rubric=config.rubric, without_rubric=None if config.mode in NEEDS_NO_RUBRIC else "refuse", step=step
         )
-        config = ScoringConfig(self._rubric, self._mode, self._on_failure, self._deadline_s, step, self._options)
-        answers = await judge(self._client, rows, config, self._pins, grace_s=self._grace_s)
+        rows = reader.read(prompts, responses, None, self._columns.rename(columns))
+        answers = await judge(self._client, rows, config, self._pins)
         return [
-            Scored(None, None, (kind,)) if answer is None else Scored(answer.reward, answer, failure_kinds(answer))
-            for answer, kind in zip(answers.answers, answers.kinds, strict=True)
+            Scored(None, None, (row.failure,))
+            if row.answer is None
+            else Scored(row.answer.reward, row.answer, failure_kinds(row.answer))
+            for row in answers.rows
         ]
 
     def _warn_about_lookalikes(self, given: Mapping[str, Any]) -> None:
-        for column, judged in ignored_lookalikes(given, self._columns):
+        for column, judged in self._columns.ignored_lookalikes(given):
             if column not in self._warned:
                 self._warned.add(column)
                 warnings.warn(

@@ -53,7 +53,9 @@ _CHOSEN = re.compile(
     r"(?:is|would be|must be|will be)[: \t]++"
     r"(?P<named>(?:(?:option|choice)[ \t]++)?+[*_(\[$]*+(?-i:[A-J])(?![\w'’^+])[^\n]*+)"
     r"|(?:(?:option|choice|answer)[ \t]++)?[*_(\[]*+(?P<letter>(?-i:[A-J]))[)\].*_]*+[ \t]++is[ \t]++(?:the[ \t]++)?"
-    r"(?:correct|right|best)(?:[ \t]++(?:answer|option|choice|one|alternative))?[*_]*+[ \t]*+(?=[.!\n]|\Z))",
+    r"(?:correct|right|best)(?:[ \t]++(?:answer|option|choice|one|alternative))?[*_]*+[ \t]*+(?=[.!\n]|\Z)"
+    r"|(?P<value>[*_$]*+[-+−]?+[$€£]?+\d[\d,.]*+(?:/\d++)?+%?+[*_$]*+)[ \t]++is[ \t]++(?:the|my|our)[ \t]++"
+    r"(?:(?:final|correct|right)[ \t]++)?+answer[*_]*+[ \t]*+(?=[.!\n]|\Z))",
     re.IGNORECASE | re.MULTILINE,
 )
 _DENIED = re.compile(
@@ -132,9 +134,10 @@ def extract_final_answer(text: str) -> str | None:
     - after `####` (GSM8K's format) if it is a value, or on the last line;
     - after `The answer is`, at the start of a sentence. After one of the places above, only a value counts.
 
-    Without any of these, it is the first of the following: what follows `A:`, or `Solution:` if that is short; a choice
-    that is called correct (`The correct option is B`, `Option B is correct`); the last formula of a last line that
-    begins with `Therefore`, `So`, or the like, or the value that it claims; the whole response, if it is a short line.
+    Without any of these, it is the first of the following: what follows `A:`, or `Solution:` if that is short; what is
+    called correct (`The correct option is B`, `Option B is correct`, `42 is the answer`); the last formula of a last
+    line that begins with `Therefore`, `So`, or the like, or the value that it claims; the whole response, if it is a
+    short line.
 
     A later sentence that repeats an earlier answer (`\boxed{4}`, then `Final answer: She has 4 apples`) confirms it. An
     answer that the response then takes back ("Wait, actually 74") is none.
@@ -322,13 +325,21 @@ def _announced(text: str) -> list[_Statement]:
 
 
 def _chosen(text: str) -> list[_Statement]:
-    """The choices that the text calls correct: `The correct option is (B)`, and `Option B is correct` of one letter."""
+    """What the text calls correct: `The correct option is (B)`, `Option B is correct`, `42 is the answer`.
+
+    Of several letters or values that are called so, none counts.
+    """
     found = deque(_CHOSEN.finditer(text), _MAX_ANNOUNCED)
-    letters = {each["letter"] for each in found if each["letter"]}
+    chosen = {each["letter"] or each["value"] for each in found} - {None}
     return [
-        _Statement(each.end(), each.end(), each["letter"] or plain_answer(each["named"], keeps_mark=False), "loose")
+        _Statement(
+            each.end(),
+            each.end(),
+            each["letter"] or plain_answer(each["named"] or each["value"], keeps_mark=False),
+            "loose",
+        )
         for each in found
-        if each["named"] or len(letters) == 1
+        if each["named"] or len(chosen) == 1
     ]
 
 

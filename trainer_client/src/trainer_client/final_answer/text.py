@@ -113,9 +113,11 @@ _REASON = re.compile(
 )
 _SENTENCE_END = re.compile(r"(?P<stop>[.!]|[。！।])(?P<space>[*_`\"”)]*+[ \t]++|(?<=[。！।])(?=.))")
 _LABEL = re.compile(r"[(\[]?[A-Za-z][)\].:]?|\d{1,2}[.)]")
-_CLOSING_SENTENCE = re.compile(
-    r"[*_]*+(?:i hope|hope (?:this|that|it)|let me know|feel free|please|thank|thanks|this is because|it is because"
-    r"|because|since|that is because|is there anything|if you have|if you need|happy to|glad to)\b",
+_REASON_SENTENCE = re.compile(r"[*_]*+(?:this is because|it is because|that is because|because|since)\b", re.IGNORECASE)
+_COURTESY = re.compile(
+    r"[*_]*+(?:i hope|hope (?:this|that|it)|(?:please )?(?:let me know|feel free)|thanks?|thank you|happy to|glad to"
+    r"|is there anything|do you have|if you (?:have|need))\b"
+    r"(?![^\n]*\b(?:answer (?:is|was)|but|wrong|instead|actually)\b)[^\n\d$\\]*+",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
@@ -298,9 +300,13 @@ def _without_reason(text: str) -> str:
 
 def _adds_nothing(head: str, tail: str) -> bool:
     """Whether the sentences after an answer neither change nor add to it."""
-    if HEDGE.search(tail) or HEDGE.search(head):
+    if HEDGE.search(head):
         return False
-    if _CLOSING_SENTENCE.match(tail):
+    if _COURTESY.fullmatch(tail):  # "Let me know if you have questions!" has an "if", and changes nothing
+        return True
+    if HEDGE.search(tail):
+        return False
+    if _REASON_SENTENCE.match(tail):
         return True
     says_more = re.search(r"[\d$\\]", tail) is not None
     if not is_value(head) or says_more or not tail[:1].isupper():
@@ -320,8 +326,9 @@ def _is_reason(head: str, tail: str, reason: re.Match[str]) -> bool:
     is_set_apart = bool(reason["open"]) or reason["mark"].strip() != ""
     if reason["because"]:
         return True
-    if not is_set_apart:
-        return False
+    if not is_set_apart:  # "42 since 6 * 7 = 42", but not "42 since Monday"
+        is_since = (reason["since"] or "").lower() == "since"
+        return is_since and is_value(head, words=1) and re.search(r"=|\b(?:is|are|was|has|have)\b", tail) is not None
     if reason["since"]:
         return "=" not in tail or reason["since"].lower() == "since"
     return not reason["open"] and is_value(head, words=1) and re.search(r"[\d$\\=,;]", tail) is None

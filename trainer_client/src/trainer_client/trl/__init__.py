@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_client.trl._reward.distributed import RubricRewardWarning, TooManyUnscored
     from trainer_client.trl.callbacks import (
         ControlSet,
         GenerationCallback,
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from trainer_client.trl.config import RubricGRPOConfig
     from trainer_client.trl.evolving_rubrics import EvolvingFailed, EvolvingRubrics
     from trainer_client.trl.reward import RubricReward
+    from trainer_client.trl.scoring.context import RubricRewardWarning
+    from trainer_client.trl.scoring.ranks import TooManyUnscored
     from trainer_client.trl.trainer import RubricGRPOTrainer
 
 __all__ = [
@@ -54,9 +55,9 @@ _MODULES = {
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",
     "RubricReward": "reward",
-    "RubricRewardWarning": "_reward.distributed",
+    "RubricRewardWarning": "scoring.context",
     "ScoredGeneration": "callbacks",
-    "TooManyUnscored": "_reward.distributed",
+    "TooManyUnscored": "scoring.ranks",
     "TrainingMeasures": "callbacks",
 }
 

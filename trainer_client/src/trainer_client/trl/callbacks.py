@@ -30,10 +30,10 @@ from trainer_client.client.sync import Client
 from trainer_client.errors import AdjudgeError, NotFound, WeightsChanged
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
-from trainer_client.trl._reward.distributed import run_of
-from trainer_client.trl._reward.judging import END_LEASE_S
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
+from trainer_client.trl.scoring.context import run_of
+from trainer_client.trl.scoring.waiting import END_LEASE_S
 from trainer_client.wire.judges import JudgeWeights
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX

@@ -18,19 +18,19 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError
-from trainer_client.trl._evolution import (
+from trainer_client.rows.clients import own_client
+from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.evolution import (
+    SEEN_GROUPS,
     EvolutionConfig,
     EvolutionResult,
     GroupHistory,
-    SeenGroup,
     UnchangedRubric,
     evolvable_groups,
     evolve,
     merge_histories,
 )
-from trainer_client.trl._reward.judging import own_client
-from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
-from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class EvolvingRubrics(GenerationCallback):
         return {
             "last": self._last,
             "batches": self._batches,
-            "groups": [one.as_json() for one in seen.groups.values()],
+            "groups": SEEN_GROUPS.dump_python(list(seen.groups.values()), mode="json", exclude_none=True),
             "prompts": dict(seen.prompts),
         }
 
@@ -163,7 +163,7 @@ class EvolvingRubrics(GenerationCallback):
             ValueError: the state is invalid.
         """
         try:
-            groups = [SeenGroup.from_json(one) for one in state["groups"]] if PartialState().is_main_process else []
+            groups = SEEN_GROUPS.validate_python(state["groups"] if PartialState().is_main_process else [])
             self._last, self._batches = int(state["last"]), int(state["batches"])
             self._history = GroupHistory({one.reference: one for one in groups}, dict(state["prompts"]))
         except (LookupError, TypeError, ValidationError) as error:

@@ -25,7 +25,7 @@ from trl.trainer.utils import create_model_from_path
 
 from trainer_client.dro import select_groups, variance_score
 from trainer_client.text.thinking import SplitRule, find_answer
-from trainer_client.trl._certainty import Reflection
+from trainer_client.trl.rollouts.certainty import Reflection
 
 MIN_RESPONSES = 2
 """The smallest group: the score measures how certainty varies between responses."""
@@ -151,7 +151,7 @@ class TransformersSampler:
         )
         pad = tokenizer.pad_token_id
         self._pad = pad if pad is not None else next(iter(self._stop_token_ids), 0)
-        self._model = model
+        self.model, self.tokenizer, self.max_tokens = model, tokenizer, max_tokens
         self._settings = GenerationConfig(
             do_sample=True,
             max_new_tokens=max_tokens,
@@ -175,9 +175,9 @@ class TransformersSampler:
         gaps = [longest - len(ids) for ids in prompts]
         ids = [[self._pad] * gap + list(own) for gap, own in zip(gaps, prompts, strict=True)]
         mask = [[0] * gap + [1] * len(own) for gap, own in zip(gaps, prompts, strict=True)]
-        device = self._model.device
+        device = self.model.device
         with torch.no_grad():
-            generated = self._model.generate(
+            generated = self.model.generate(
                 input_ids=torch.tensor(ids, device=device),
                 attention_mask=torch.tensor(mask, device=device),
                 generation_config=self._settings,
@@ -222,13 +222,8 @@ def prompt_tokens(rows: Sequence[PrefilterRow], tokenizer: Any) -> list[list[int
 def score_rows(
     rows: Sequence[PrefilterRow],
     prompts: Sequence[Sequence[int]],
-    model: Any,
-    tokenizer: Any,
+    sampler: TransformersSampler,
     *,
-    group_size: int = 16,
-    max_tokens: int = 512,
-    temperature: float = 1.0,
-    top_p: float = 0.95,
     rule: SplitRule = find_answer,
     batch: int = 4,
     **clip: float,
@@ -238,18 +233,13 @@ def score_rows(
     Args:
         rows: the rows; one without a reference answer, or that does not fit the model, gets no score.
         prompts: the tokens of their prompts.
-        model, tokenizer: the policy before training.
-        group_size: G, the number of responses to sample for a row without responses.
-        max_tokens: the longest sampled response, in tokens.
-        temperature, top_p: sampling settings.
+        sampler: samples from the policy before training, for rows without responses.
         rule: finds where the answer begins in a response; see `trainer_client.text.thinking`.
         batch: the number of rows sampled at once.
         clip: arguments of `variance_score`.
     """
+    model, tokenizer, max_tokens = sampler.model, sampler.tokenizer, sampler.max_tokens
     reflection = Reflection(tokenizer, rule)
-    sampler = TransformersSampler(
-        model, tokenizer, group_size=group_size, max_tokens=max_tokens, temperature=temperature, top_p=top_p
-    )
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for start in range(0, len(rows), batch):
         places = range(start, min(start + batch, len(rows)))
@@ -299,9 +289,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.exit(1, f"{error}\n")
     set_seed(given.seed)
-    sampling = {"group_size": given.group, "max_tokens": given.max_tokens, "temperature": given.temperature}
-    sampling["top_p"] = given.top_p
-    scored = score_rows(rows, prompts, model, tokenizer, **sampling, rule=rule, batch=given.batch, **clip)
+    sampler = TransformersSampler(
+        model,
+        tokenizer,
+        group_size=given.group,
+        max_tokens=given.max_tokens,
+        temperature=given.temperature,
+        top_p=given.top_p,
+    )
+    scored = score_rows(rows, prompts, sampler, rule=rule, batch=given.batch, **clip)
     bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=_PROGRESS_BAR_DELAY_S)
     row_scores = list(bar)
     scores = [row_score.score for row_score in row_scores]

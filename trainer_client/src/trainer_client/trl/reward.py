@@ -8,7 +8,6 @@ locally when the function is created. This module does not need torch.
 import asyncio
 import inspect
 import logging
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -16,72 +15,47 @@ from typing import Any, Self, Unpack, cast
 from urllib.parse import urlencode
 
 from trainer_client import AsyncClient, Client
-from trainer_client._inputs import RubricOrReference, parse_rubric
-from trainer_client.client.calls import RubricLike, rewards_request, service_url
+from trainer_client._inputs import parse_rubric
+from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.rewards import check_rubric
-from trainer_client.trl._reward.components import PENALTIES, REST, ComponentReward, component_functions
-from trainer_client.trl._reward.dataset import (
-    COLUMNS,
-    MESSAGES_COLUMN,
-    RowBatch,
-    RowGroup,
-    WithoutRubric,
-    check_column_names,
-    ignored_lookalikes,
-    read_rows,
-    rename_columns,
-)
-from trainer_client.trl._reward.distributed import (
-    MISSING_AS_ZERO_WARNING,
-    NON_TEXT_PARTS_WARNING,
+from trainer_client.rows.clients import blocking_client, own_client
+from trainer_client.rows.judging import ScoringConfig
+from trainer_client.rows.pins import RubricPins
+from trainer_client.rows.reading import MESSAGES_COLUMN, JudgedColumns, RowGroup, RowReader, WithoutRubric
+from trainer_client.trl.scoring.batch import RankBatch, error_summary
+from trainer_client.trl.scoring.components import PENALTIES, REST, ComponentReward, component_functions
+from trainer_client.trl.scoring.context import (
     STATE_KEY,
-    CollectiveOrder,
-    RankFailed,
-    RankSummary,
     RubricRewardWarning,
-    TooManyUnscored,
     TrainerContext,
-    raise_if_failed,
     store_in,
     stored_in,
     warn,
 )
-from trainer_client.trl._reward.judging import (
-    JudgeWait,
-    RubricPins,
-    ScoringConfig,
-    SharedMemory,
-    blocking_client,
-    own_client,
+from trainer_client.trl.scoring.criteria import RubricCache
+from trainer_client.trl.scoring.extra_rewards import ExtraRewards, RewardFunction
+from trainer_client.trl.scoring.metrics import reward_metrics, verdict_summaries
+from trainer_client.trl.scoring.ranks import (
+    CollectiveOrder,
+    RankFailed,
+    RankSummary,
+    TooManyUnscored,
+    raise_if_failed,
 )
-from trainer_client.trl._reward.judging import preflight as check_service
-from trainer_client.trl._reward.scoring import (
-    RankResult,
-    RewardFunction,
-    RewardTerms,
-    RubricCache,
-    ScoredBatch,
-    ScoredRow,
-    SentResponse,
-    check_reward_functions,
-    judge_and_reward,
-    judged_reward,
-    rank_summary,
-)
+from trainer_client.trl.scoring.results import ScoredBatch, ScoredRow, SentResponse
+from trainer_client.trl.scoring.waiting import JudgeWait, SharedMemory
+from trainer_client.trl.scoring.waiting import preflight as check_service
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     NEEDS_NO_RUBRIC,
-    ZERO_POLICIES,
     Criterion,
     FailurePolicy,
     RewardMode,
     RewardOptions,
     RubricContent,
-    Usage,
     VerdictUse,
-    needs_whole_groups,
 )
 from trainer_client.wire.criteria import needs_ground_truth
 from trainer_client.wire.judges import JudgeWeights
@@ -101,6 +75,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
+
+MISSING_AS_ZERO_WARNING = (
+    "the trainer has other reward functions, and TRL counts 0 where the judge gives no reward, so a response that "
+    "could not be judged looks like a bad one. Give the functions to RubricReward(extra_rewards=[…], weights=[…]) "
+    "instead, or use RubricGRPOTrainer"
+)
+NON_TEXT_PARTS_WARNING = (
+    "the judge reads text only: it sees an image in a prompt as [image]. Describe what the judge must know about "
+    "the image in the column grounding"
+)
 
 
 class RubricReward:
@@ -202,8 +186,7 @@ class RubricReward:
                 "long as it may take to judge a batch"
             )
         self.last: ScoredBatch | None = None
-        self.name, self._columns = name, dict(columns or {})
-        check_column_names(self._columns)
+        self.name, self._columns = name, JudgedColumns(columns)
         self.__name__ = name or type(self).__name__
         self.__signature__ = inspect.signature(self.__call__)
         service = service_url(None) if client is None else client
@@ -214,12 +197,11 @@ class RubricReward:
             raise InvalidRequest(f"rubric: {error}") from error
         self._mode, self._on_failure, self._options = mode, on_failure, options
         self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
-        self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
+        self._extra = ExtraRewards.of(extra_rewards, weights)
         self._pins, self._cache = RubricPins(), RubricCache()
         self._wait = JudgeWait(wait_for_judge_s)
-        judge = options.get("judge") or DEFAULT_JUDGE
-        self._judge = judge
-        self._shared = None if judge_lease_s is None else SharedMemory(judge, judge_lease_s, wait_for_judge_s)
+        self._judge = options.get("judge") or DEFAULT_JUDGE
+        self._shared = None if judge_lease_s is None else SharedMemory(self._judge, judge_lease_s, wait_for_judge_s)
         self._made_runs: dict[str, str] = {}
         self._chose_pins = False
         self._kept_in: Any = None
@@ -228,7 +210,7 @@ class RubricReward:
         self._warned: set[str] = set()
         self._linked: set[str] = set()
         self._template_opens: OpeningTag | None = None
-        self._check()
+        self._config().check()
         if preflight:
             check_service(service, wait_for_judge_s)
             self.hold_sleep()
@@ -237,10 +219,6 @@ class RubricReward:
     def mode(self) -> RewardMode:
         """The mode in effect."""
         return self._mode or "weighted_mean"
-
-    @property
-    def _needs_whole_groups(self) -> bool:
-        return needs_whole_groups(self.mode, self._options.get("weighting"))
 
     @property
     def on_failure(self) -> FailurePolicy:
@@ -277,47 +255,30 @@ class RubricReward:
         given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
         arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         arguments |= {name: value for name, value in given.items() if value is not None}
-        step = getattr(trainer_state, "global_step", None)
-        result, error, waited_s = None, None, 0.0
-        awake: Sequence[AdjudgeError | None] = ()
+        asleep: Sequence[AdjudgeError | None] = ()
         try:
             await self._name_run(context, order)
-            splits = self._needs_whole_groups and context.group_size is None
+            scored, summaries = await self._score_on_all_ranks(arguments, context, order)
             if self._shared is not None:
-                await order.all_gather(None)  # every rank has generated, and its policy no longer needs the memory
-            score_again = True
-            while True:
-                if score_again:
-                    began = asyncio.get_running_loop().time()
-                    result, error = await self._score_or_fail(arguments, context, step, result)
-                    if waited_s:
-                        waited_s += asyncio.get_running_loop().time() - began
-                own = rank_summary(result, error, len(prompts), self._pins.state(), waited_s, compares_responses=splits)
-                summaries = await order.all_gather(own)
-                if not self._waits(summaries):
-                    break
-                score_again = False
-                if own.away is not None:
-                    score_again, waited_s = await self._wait.round(self._client, own.away, waited_s)
-            if self._shared is not None:
-                awake = await order.all_gather(await self._shared.problem_with_sleep(self._client))
+                asleep = await order.all_gather(await self._shared.problem_with_sleep(self._client))
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
         self._keep_state()
-        self.last = ScoredBatch(result.rows) if result is not None else None
+        error = scored if isinstance(scored, Exception) else None
+        self.last = ScoredBatch(scored.rows) if isinstance(scored, RankBatch) else None
         try:
             raise_if_failed(
                 summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out
             )
-            if (problem := next(filter(None, awake), None)) is not None:
+            if (problem := next(filter(None, asleep), None)) is not None:
                 raise problem
         except Exception as stopping:  # raised on all ranks
             await context.save_checkpoint(stopping)
             raise
-        assert result is not None  # raise_if_failed raised otherwise
-        self._log(result, context, log_metric, log_extra)
-        return [row.reward for row in result.rows]
+        assert isinstance(scored, RankBatch)  # raise_if_failed raised otherwise
+        self._log(scored, context, log_metric, log_extra)
+        return [row.reward for row in scored.rows]
 
     # TRL before 1.16 asks `inspect.iscoroutinefunction` whether to await a function, which knows an instance only by
     # these attributes of its code, and logs it under its `__name__`.
@@ -325,15 +286,105 @@ class RubricReward:
     __defaults__ = __call__.__defaults__
     __kwdefaults__ = __call__.__kwdefaults__
 
-    def _log(self, result: RankResult, context: TrainerContext, log_metric: Any, log_extra: Any) -> None:
+    async def _score_on_all_ranks(
+        self, arguments: Mapping[str, Any], context: TrainerContext, order: CollectiveOrder
+    ) -> tuple[RankBatch | Exception, list[RankSummary]]:
+        """Score this rank's rows, and wait together with all ranks for a judge that is away.
+
+        Returns:
+            The scored rows, or the error, which is returned because other ranks are waiting for this one; and the
+            summaries of all ranks.
+        """
+        loop = asyncio.get_running_loop()
+        splits = self._config().compares_responses and context.group_size is None
+        if self._shared is not None:
+            await order.all_gather(None)  # every rank has generated, and its policy no longer needs the memory
+        batch: RankBatch | None = None
+        error: Exception | None = None
+        waited_s, score_again = 0.0, True
+        while True:
+            if score_again:
+                began = loop.time()
+                try:
+                    batch = batch or self._prepare(arguments, context)
+                    await self._score(batch, context)
+                    error = None
+                except Exception as failed:  # noqa: BLE001
+                    error = failed
+                waited_s += loop.time() - began if waited_s else 0.0
+            if batch is not None and error is None:
+                own = batch.summary(self._pins, waited_s, compares_responses=splits)
+            else:
+                assert error is not None
+                own = error_summary(error, len(arguments["prompts"]), self._pins, waited_s)
+            summaries = await order.all_gather(own)
+            if not self._waits(summaries):
+                return error or cast(RankBatch, batch), summaries
+            score_again = False
+            if own.away is not None:
+                score_again, waited_s = await self._wait.round(self._client, own.away, waited_s)
+
+    def _prepare(self, arguments: Mapping[str, Any], context: TrainerContext) -> RankBatch:
+        """Check what the trainer gives, and read the rows."""
+        if context.counts_missing_as_zero:
+            self._warn_once(MISSING_AS_ZERO_WARNING)
+        context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+        context.check_columns(self.judged_columns)
+        columns = dict(arguments)
+        prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))
+        if self._config().compares_responses:
+            context.check_whole_groups(len(prompts))
+        self._warn_about_lookalikes(columns)
+        if self.select_judged_part is not None:
+            columns.pop(MESSAGES_COLUMN, None)
+            completions = [self.select_judged_part(one) for one in completions]
+        self._template_opens = context.template_opens(prompts)
+        config = self._config(context.step)
+        rows = self._reader(context.step, context.stop_token_ids).read(
+            prompts, completions, ids, self._columns.rename(columns)
+        )
+        if rows.non_text_parts:
+            self._warn_once(NON_TEXT_PARTS_WARNING)
+
+        def work() -> Iterable[None]:
+            if self.overlapped_work is None or ids is None:
+                return ()
+            return self.overlapped_work([SentResponse.of(response, config.options) for response in rows.responses], ids)
+
+        return RankBatch(rows, config, arguments, self._extra, work)
+
+    async def _score(self, batch: RankBatch, context: TrainerContext) -> None:
+        if self._shared is not None:
+            await self._shared.wake(self._client)
+        await batch.score(self._client, self._pins, self._cache if self.needs_criteria else None)
+        self._check_components(batch.rows, context)
+
+    def _log(self, batch: RankBatch, context: TrainerContext, log_metric: Any, log_extra: Any) -> None:
         """Log the batch by the functions that the trainer gave, if any."""
         prefix = context.prefix(self)
         if log_metric is not None:
-            metrics = reward_metrics(result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix)
+            metrics = reward_metrics(batch.rows, batch.usage, batch.wait_s, self._tracked_criteria, prefix)
             for name, value in metrics.items():
                 log_metric(name, value)
         if log_extra is not None and context.shows_completions:
-            log_extra(prefix, verdict_summaries(result.rows))
+            log_extra(prefix, verdict_summaries(batch.rows))
+
+    def _config(self, step: int | None = None) -> ScoringConfig:
+        """How a call of this step is judged."""
+        options = self._judged_as(self._options) if self.applies_penalties else self._without_penalties
+        return ScoringConfig(
+            rubric=self._rubric,
+            mode=self.mode,
+            on_failure=self.on_failure,
+            deadline_s=self._deadline_s,
+            grace_s=self._grace_s,
+            options=options,
+            step=step,
+        )
+
+    def _reader(self, step: int | None = None, stop_token_ids: frozenset[int] | None = None) -> RowReader:
+        without_rubric = None if self.mode in NEEDS_NO_RUBRIC else self.without_rubric
+        return RowReader(rubric=self._rubric, without_rubric=without_rubric, step=step, stop_token_ids=stop_token_ids)
 
     def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
         """Return a copy that uses these settings wherever the user gave none."""
@@ -342,13 +393,13 @@ class RubricReward:
         copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
         copy._options, copy._client = {**options, **self._options}, own_client(self._client)
         copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
-        copy._check()
+        copy._config().check()
         return copy
 
     def without_extra_rewards(self) -> Self:
         """Return a copy without the extra reward functions. It shares the pins of this one."""
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
+        vars(copy).update(vars(self), _extra=ExtraRewards())
         return copy
 
     def split(self, names: Sequence[str] | None = None) -> list[ComponentReward]:
@@ -384,7 +435,7 @@ class RubricReward:
                 "components are not asked for; say what they are: RubricReward(…, components='kind'), or 'criterion' "
                 "or 'tag'"
             )
-        if self._extra_rewards:
+        if self._extra.functions:
             raise ValueError("extra_rewards belong to no component; give them to the trainer, beside these functions")
         fields = {name: value for name, value in self._options.items() if name in RewardOptions.model_fields}
         options = RewardOptions.model_validate(fields | {"mode": self.mode})
@@ -471,32 +522,12 @@ class RubricReward:
         names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", MESSAGES_COLUMN))
         columns = {name: [row.get(name) for row in rows] for name in names}
         self._warn_about_lookalikes(columns)
-        for group in self._read([row.get("prompt", "") for row in rows], [""] * len(rows), None, columns).groups:
+        prompts = [row.get("prompt", "") for row in rows]
+        for group in self._reader().read(prompts, [""] * len(rows), None, self._columns.rename(columns)).groups:
             try:
                 self._check_group(group)
             except ValueError as error:
                 raise InvalidRequest(f"row {group.rows[0]}: {error}") from error
-
-    def _read(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        ids: Sequence[Sequence[int]] | None,
-        columns: Mapping[str, Any],
-        step: int | None = None,
-        stop_token_ids: frozenset[int] | None = None,
-    ) -> RowBatch:
-        return read_rows(
-            prompts,
-            completions,
-            ids,
-            rename_columns(columns, self._columns),
-            rubric=self._rubric,
-            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
-            without_rubric=self.without_rubric,
-            step=step,
-            stop_token_ids=stop_token_ids,
-        )
 
     def _check_group(self, group: RowGroup) -> None:
         """Check that a row has what its rubric and the mode need."""
@@ -517,8 +548,7 @@ class RubricReward:
     @property
     def judged_columns(self) -> frozenset[str]:
         """The names of the columns that the judge sees, in a dataset that has them."""
-        names = (self._columns.get(column, column) for column in COLUMNS)
-        return frozenset(name for name in names if name is not None)
+        return self._columns.in_dataset
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, as JSON-compatible data: the pinned rubrics."""
@@ -609,49 +639,6 @@ class RubricReward:
             return False
         return self._wait.continues([one.away for one in summaries], [one.waited_s for one in summaries])
 
-    async def _score_or_fail(
-        self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None, earlier: RankResult | None
-    ) -> tuple[RankResult | None, Exception | None]:
-        """Score this rank's rows; an error is returned, because the other ranks are waiting for this one."""
-        try:
-            return await self._score(arguments, context, step, earlier), None
-        except Exception as failed:  # noqa: BLE001
-            return None, failed
-
-    async def _score(
-        self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None, earlier: RankResult | None
-    ) -> RankResult:
-        if context.counts_missing_as_zero:
-            self._warn_once(MISSING_AS_ZERO_WARNING)
-        context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
-        context.check_columns(self.judged_columns)
-        if self._needs_whole_groups:
-            context.check_whole_groups(len(arguments["prompts"]))
-        columns = dict(arguments)
-        prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))
-        self._warn_about_lookalikes(columns)
-        if self.select_judged_part is not None:
-            columns.pop(MESSAGES_COLUMN, None)
-            completions = [self.select_judged_part(one) for one in completions]
-        rows = self._read(prompts, completions, ids, columns, step, context.stop_token_ids)
-        if rows.non_text_parts:
-            self._warn_once(NON_TEXT_PARTS_WARNING)
-        self._template_opens = context.template_opens(prompts)
-        config = ScoringConfig(
-            self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
-        )
-        work: Iterable[None] = ()
-        if self.overlapped_work is not None and ids is not None and earlier is None:
-            sent = [SentResponse.of(one, config.reasoning, config.steps, config.prompt_opens) for one in rows.responses]
-            work = self.overlapped_work(sent, ids)
-        if self._shared is not None:
-            await self._shared.wake(self._client)
-        terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
-        cache = self._cache if self.needs_criteria else None
-        result = await judge_and_reward(self._client, rows, config, terms, self._pins, cache, self._grace_s, earlier)
-        self._check_components(result.rows, context)
-        return result
-
     def _check_components(self, rows: Iterable[ScoredRow], context: TrainerContext) -> None:
         """Check that the functions of a split, if this judges for one, give every row the components of its reward."""
         if self._components is None:
@@ -674,11 +661,7 @@ class RubricReward:
     @property
     def weight(self) -> float:
         """The weight of the judge's own reward."""
-        return self._weights[0]
-
-    @property
-    def _effective_options(self) -> RewardKeywords:
-        return self._judged_as(self._options) if self.applies_penalties else self._without_penalties
+        return self._extra.weights[0]
 
     @property
     def _without_penalties(self) -> RewardKeywords:
@@ -692,7 +675,7 @@ class RubricReward:
         return {**options, "prompt_opens": self._template_opens}
 
     def _warn_about_lookalikes(self, given: Mapping[str, Any]) -> None:
-        for column, judged in ignored_lookalikes(given, self._columns):
+        for column, judged in self._columns.ignored_lookalikes(given):
             self._warn_once(
                 f"the judge does not see the dataset's column {column!r}, which looks like its {judged}. To show it, "
                 f"pass RubricReward(columns={{{judged!r}: {column!r}}}); if it is something else, "
@@ -704,11 +687,6 @@ class RubricReward:
             self._warned.add(message)
             warn(message)
 
-    def _check(self) -> None:
-        check_reward_options(
-            self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s
-        )
-
     @property
     def _remedy(self) -> str:
         return (
@@ -716,140 +694,3 @@ class RubricReward:
             f"({self._deadline_s:g}); if it is away for longer, raise wait_for_judge_s ({self._wait.limit_s:g}). "
             "To train without such responses, set max_unscored=1.0"
         )
-
-
-_PROBE_GROUP = {
-    "id": "probe",
-    "prompt": "",
-    "responses": [{"text": "", "tokens": 0, "stopped": True}] * 2,
-    "ground_truth": "0",
-}
-
-
-def check_reward_options(
-    rubric: RubricOrReference | None,
-    mode: RewardMode,
-    options: RewardKeywords,
-    *,
-    on_failure: FailurePolicy,
-    deadline_s: float,
-) -> None:
-    """Validate the options of a reward function as the service would, without sending a request.
-
-    Raises:
-        InvalidRequest: an option or the rubric is invalid.
-        TypeError: an option is unknown.
-    """
-    rubric_or_probe = rubric or "probe"
-    rewards_request(
-        "RubricReward",
-        "probe",
-        [_PROBE_GROUP],
-        rubric_or_probe,
-        mode,
-        options,
-        on_failure=on_failure,
-        deadline_s=deadline_s,
-        step=0,
-    )
-
-
-MAX_TRACKED_CRITERIA = 64
-"""The number of criteria whose pass rates a run logs by id. Beyond it, pass rates are also logged by kind."""
-
-_MAX_MARKS_SHOWN = 24
-
-
-def reward_metrics(
-    rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, tracked_criteria: set[str], prefix: str = "rubric"
-) -> dict[str, float]:
-    """Compute the metrics of a reward call, by name. Metrics without data are left out.
-
-    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts`, `uncertain_verdicts` and
-    `cached` shares of the verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, `clipped` counts verdicts,
-    and `saved_verdicts` those that rubric dropout left out. `pass/<criterion>` is the mean score of the criterion's
-    verdicts, and `declared_reward` the mean reward under the rubric's own weights, where others are trained on.
-
-    Args:
-        rows: the scored rows of this rank.
-        usage: the usage of each completed request.
-        wait_s: wall seconds that judging took.
-        tracked_criteria: the criteria whose scores are logged by id. Criteria of these rows are added to it, up to
-            `MAX_TRACKED_CRITERIA`.
-        prefix: the prefix of all names.
-    """
-    if not rows:
-        return {}
-    answers = [row.answer for row in rows if row.answer is not None]
-    verdicts = [verdict for answer in answers for verdict in answer.verdicts if verdict.status != "left_out"]
-    policies = Counter(answer.policy_applied for answer in answers)
-    numbers: dict[str, float] = {
-        "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
-        "partial": sum(answer.status == "partial" for answer in answers) / len(rows),
-        "without_rubric": sum(row.without_rubric for row in rows) / len(rows),
-        "zeroed": sum(policies[policy] for policy in ZERO_POLICIES),
-        "skipped": policies["skip"],
-        "wait_seconds": wait_s,
-    }
-    if verdicts:
-        numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
-        numbers["uncertain_verdicts"] = sum(verdict.status == "uncertain" for verdict in verdicts) / len(verdicts)
-        numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
-    declared = [answer.declared_reward for answer in answers if answer.declared_reward is not None]
-    if declared:
-        numbers["declared_reward"] = sum(declared) / len(declared)
-    if usage:
-        numbers["clipped"] = sum(one.clipped for one in usage)
-        numbers["judge_calls"] = sum(one.judge_calls for one in usage)
-        if saved := sum(one.left_out for one in usage):
-            numbers["saved_verdicts"] = saved
-        numbers["judge_seconds"] = sum(one.seconds_judging for one in usage)
-        numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)
-    for kind, count in Counter(kind for row in rows for kind in row.failures).items():
-        numbers[f"failures/{kind}"] = count
-    numbers |= _pass_rates(rows, tracked_criteria)
-    return {f"{prefix}/{name}": float(number) for name, number in numbers.items()}
-
-
-def _pass_rates(rows: Sequence[ScoredRow], tracked_criteria: set[str]) -> dict[str, float]:
-    scores: defaultdict[str, list[float]] = defaultdict(list)
-    by_kind: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        kinds = {criterion.id: criterion.kind for criterion in row.criteria or ()}
-        for verdict in row.answer.verdicts if row.answer is not None else ():
-            if verdict.score is not None and 0.0 <= verdict.score <= 1.0:
-                scores[verdict.criterion].append(verdict.score)
-                if verdict.criterion in kinds:
-                    by_kind[kinds[verdict.criterion]].append(verdict.score)
-    if len(tracked_criteria | scores.keys()) <= MAX_TRACKED_CRITERIA:
-        tracked_criteria.update(scores)
-        by_kind.clear()
-    means = {id_: given for id_, given in scores.items() if id_ in tracked_criteria}
-    means |= {f"kind/{kind}": given for kind, given in by_kind.items()}
-    return {f"pass/{name}": sum(given) / len(given) for name, given in means.items()}
-
-
-def verdict_summaries(rows: Sequence[ScoredRow]) -> list[str]:
-    """Summarize each row's verdicts as `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? for a missing score."""
-    return [_verdict_summary(row) for row in rows]
-
-
-def _verdict_summary(row: ScoredRow) -> str:
-    answer = row.answer
-    reason = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
-    if answer is None or not answer.verdicts:
-        return reason or "no criteria"
-    judged = [verdict for verdict in answer.verdicts if verdict.status != "left_out"]
-    met = sum(verdict.score or 0.0 for verdict in judged)
-    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in judged[:_MAX_MARKS_SHOWN]]
-    if len(judged) > _MAX_MARKS_SHOWN:
-        marks.append(f"… {len(judged) - _MAX_MARKS_SHOWN} more")
-    policy = f" (policy {answer.policy_applied})" if answer.policy_applied else ""
-    summary = f"{met:.4g} of {len(judged)}{policy}: {' '.join(marks)}"
-    return f"{reason}; {summary}" if reason else summary
-
-
-def _mark(score: float | None) -> str:
-    if score is None:
-        return "?"
-    return "✓" if score >= 1.0 else "✗" if score <= 0.0 else f"{score:.2g}"

@@ -31,21 +31,22 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from trainer_client.errors import InvalidRequest
-from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
-from trainer_client.trl._certainty import FrozenPolicy
-from trainer_client.trl._generation import (
+from trainer_client.trl.callbacks import GenerationCallback, JudgeSleepCallback, ScoredGeneration
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.methods import Method, Rollout
+from trainer_client.trl.reward import RubricReward
+from trainer_client.trl.rollouts.batch import AdvantageBatch, readers_for
+from trainer_client.trl.rollouts.certainty import FrozenPolicy
+from trainer_client.trl.rollouts.generation import (
     GeneratedRows,
     RolloutGenerator,
     SampledBatch,
     reset_environments,
     select_environments,
 )
-from trainer_client.trl._refilling import Refiller
-from trainer_client.trl._reward.distributed import refuse_removed_columns, warn
-from trainer_client.trl.callbacks import GenerationCallback, JudgeSleepCallback, ScoredGeneration
-from trainer_client.trl.config import RubricGRPOConfig
-from trainer_client.trl.methods import Method, Rollout
-from trainer_client.trl.reward import RubricReward
+from trainer_client.trl.rollouts.measure_reports import MeasureReporter
+from trainer_client.trl.rollouts.refilling import Refiller
+from trainer_client.trl.scoring.context import refuse_removed_columns, warn
 from trainer_client.wire import COMPARES_RESPONSES, NEEDS_NO_RUBRIC
 
 logger = logging.getLogger(__name__)

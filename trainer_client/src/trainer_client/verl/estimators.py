@@ -140,19 +140,10 @@ def stepwise(
         ValueError: the number of steps differs from the number of rows, or `norm_adv_by_std_in_grpo` is off, which
             SRaR does not support.
     """
-    steps = _steps.get()
-    if steps is None:
-        raise RuntimeError(
-            "adjudge_stepwise was called without steps, which verl does not pass to estimators; add "
-            "trainer_client.verl.stepwise to VERL_USE_EXTERNAL_MODULES, or add the deltas to the reward with "
-            "reward_kwargs.step_deltas=fold and adv_estimator=adjudge_group"
-        )
-    if len(steps) != len(token_level_rewards):
-        raise ValueError(f"steps of {len(steps)} responses for {len(token_level_rewards)} rows; give one for each row")
+    otherwise = ", or add the deltas to the reward with reward_kwargs.step_deltas=fold and adv_estimator=adjudge_group"
+    steps = _carried(_steps, "stepwise", "steps", len(token_level_rewards), config, otherwise)
     options = _options(config)
     max_unscored = options.pop("max_unscored")
-    if not _divides_by_std(config):
-        raise ValueError("adjudge_stepwise needs standard deviations; set algorithm.norm_adv_by_std_in_grpo to true")
 
     def estimate(rewards: list[float | None], rows: list[int]) -> Sequence[_Array]:
         own = [steps[row] for row in rows]
@@ -179,18 +170,7 @@ def gdpo(
         ValueError: there are component rewards of another number of rows, or the settings ask for advantages that are
             not divided by standard deviations, or for a KL penalty in the reward, which is in no component.
     """
-    components = _components.get()
-    if components is None:
-        raise RuntimeError(
-            "adjudge_gdpo was called without component rewards, which verl does not pass to estimators; add "
-            "trainer_client.verl.gdpo to VERL_USE_EXTERNAL_MODULES"
-        )
-    if len(components) != len(token_level_rewards):
-        raise ValueError(
-            f"component rewards of {len(components)} responses for {len(token_level_rewards)} rows; give one for each"
-        )
-    if not _divides_by_std(config):
-        raise ValueError("adjudge_gdpo needs standard deviations; set algorithm.norm_adv_by_std_in_grpo to true")
+    components = _carried(_components, "gdpo", "component rewards", len(token_level_rewards), config)
     if config is not None and config.get("use_kl_in_reward", False):
         raise ValueError(
             "adjudge_gdpo trains on component rewards, which have no KL penalty; set algorithm.use_kl_in_reward to "
@@ -211,6 +191,23 @@ def gdpo(
         return [values[:, np.newaxis] for values in component_advantages(own, weights, **options)]
 
     return _estimate(token_level_rewards, response_mask, index, max_unscored, estimate)
+
+
+def _carried(
+    variable: "ContextVar[Sequence[_T] | None]", name: str, what: str, count: int, config: Any, otherwise: str = ""
+) -> Sequence[_T]:
+    """Return what a context provides for each of the rows of an estimator that needs standard deviations."""
+    rows = variable.get()
+    if rows is None:
+        raise RuntimeError(
+            f"adjudge_{name} was called without {what}, which verl does not pass to estimators; add "
+            f"trainer_client.verl.{name} to VERL_USE_EXTERNAL_MODULES{otherwise}"
+        )
+    if len(rows) != count:
+        raise ValueError(f"{what} of {len(rows)} responses for {count} rows; give one for each row")
+    if not _divides_by_std(config):
+        raise ValueError(f"adjudge_{name} needs standard deviations; set algorithm.norm_adv_by_std_in_grpo to true")
+    return rows
 
 
 def _estimate_advantages(

@@ -24,7 +24,7 @@ from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest, outage_kind
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.rewards import component_names as names_of_components
-from trainer_client.tables import failure_kinds
+from trainer_client.rows.tables import failure_kinds
 from trainer_client.wire import (
     FailurePolicy,
     Group,
@@ -46,7 +46,24 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreKeywords(RewardKeywords, total=False):
-    """The entries of `reward_kwargs`; see `compute_score`."""
+    """The entries of `reward_kwargs`.
+
+    Every other one is an option of `Client.rewards`. Penalties are not supported, since verl provides neither a
+    response's tokens nor whether it was cut off.
+
+    Attributes:
+        url: the service's address; by default the environment variable ADJUDGE_URL.
+        run: the training run that the request is charged to.
+        rubric: a reference or an inline rubric, for rows without a rubric of their own.
+        mode: how verdicts become a reward.
+        on_failure: `null` gives NaN if judging fails; `error` raises, see `docs/how-to/train-with-verl.md`.
+        deadline_s: seconds that the service has.
+        step_deltas: how to use the steps' deltas in the mode `stepwise`: `carry` returns them in `steps`, and the score
+            is the base reward; `fold` adds their sum to the score (SRaR's ablation RaR).
+        component_names: with the option `components`, the components that get a key; by default those of `rubric`, if
+            that is not a reference, or all kinds.
+        retries, retry_budget_s: as for `Client`.
+    """
 
     url: str | None
     run: str | None
@@ -83,59 +100,26 @@ async def compute_score(
     """Score one response. The signature is that of verl's reward loop.
 
     Args:
-        data_source: ignored.
+        data_source, reward_router_address, reward_model_tokenizer: passed by verl; ignored.
         solution_str: the response.
         ground_truth: text or a number, shown to the judge and used by verifying programs; None if there is none.
-        extra_info: the row's `prompt`, `rubric`, `grounding` and `reference_answer`; only the prompt is required. With
-            `response_messages`, which verl takes from an agent loop's `extra_fields`, the judge sees these messages.
-        url: the service's address; by default the environment variable ADJUDGE_URL.
-        run: the training run that the request is charged to.
-        rubric: a reference or an inline rubric, for rows without a rubric of their own.
-        mode: how verdicts become a reward.
-        on_failure: `null` gives NaN if judging fails; `error` raises, see `docs/how-to/train-with-verl.md`.
-        deadline_s: seconds that the service has.
-        step_deltas: how to use the steps' deltas in the mode `stepwise`: `carry` returns them in `steps`, and the score
-            is the base reward; `fold` adds their sum to the score (SRaR's ablation RaR).
-        component_names: with the option `components`, the components that get a key; by default those of `rubric`, if
-            that is not a reference, or all kinds.
-        retries: as for `Client`.
-        retry_budget_s: as for `Client`.
-        reward_router_address: passed by verl; ignored.
-        reward_model_tokenizer: passed by verl; ignored.
-        options: see `Client.rewards`. Penalties are not supported, since verl provides neither a response's tokens nor
-            whether it was cut off.
+        extra_info: the row's `prompt` and judged columns; see `read_row`.
+        url, run, …, options: see `ScoreKeywords`.
 
     Returns:
         The same keys for every response: `score`, the reward or NaN; `rubric_reward`, the reward or None; `unscored`,
         1.0 or 0.0; `status`; `failures`, the kinds of failures, separated by commas; `steps`, JSON text of [number,
-        start, end, delta] of each step with a delta, in code points of the response; `step_rule` and `reasoning`, the
-        options `steps` and `reasoning`, which say what steps are and what they refer to; `prompt_opens` if given; and
-        with `components`, `rubric/NAME` for each component, NaN where it has no reward or the rubric no such component,
+        start, end, delta] of each step with a delta, in code points of the response; the options `step_rule`,
+        `reasoning` and `prompt_opens`, if given; with `components`, `rubric/NAME` for each, NaN where it has no reward,
         and `component_weights`, JSON text of the weight of each; {} if the mode is not linear.
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
-        AdjudgeError: judging failed with `on_failure="error"`. With verl's reward manager `rate_limited`, which turns
-            every exception into a score of 0, nothing is raised and the score is NaN.
+        AdjudgeError: judging failed with `on_failure="error"`. Not under the manager `rate_limited`: it gets NaN.
     """
-    suppressed_errors: tuple[type[BaseException], ...] = (
-        (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else ()
-    )
-    caught_errors: tuple[type[BaseException], ...] = (AdjudgeError, *suppressed_errors)
     fixed: dict[str, Any] = _step_options(options)
     try:
-        if url is None and not (url := os.environ.get(URL_VARIABLE, "").strip()):
-            raise InvalidRequest(
-                "the service's address is missing; set it, for example "
-                f"+reward.custom_reward_function.reward_kwargs.url=http://judge:8000, or set {URL_VARIABLE}"
-            )
-        if step_deltas not in ("carry", "fold"):
-            raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
-        if needs_whole_groups(mode, options.get("weighting")):
-            raise InvalidRequest(
-                "the mode or weighting compares the responses of a group with each other, and verl has them scored one "
-                "at a time; choose another"
-            )
+        _check_supported(mode, options, step_deltas)
         fixed |= _component_fields(component_names, rubric, mode, options)
         answer = await _client(url, run, retries, retry_budget_s).rewards(
             [read_row(solution_str, ground_truth, extra_info)],
@@ -148,18 +132,39 @@ async def compute_score(
         )
         [group] = answer.groups
         [response] = group.responses
-    except caught_errors as error:
-        outage = outage_kind(error) if isinstance(error, AdjudgeError) else None
-        if not suppressed_errors and (outage is None or on_failure == "error"):
-            raise
-        if outage is not None:
-            return _result(None, "unscored", [outage]) | fixed
-        kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
-        logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
-        return _result(None, "unscored", [kind]) | fixed
-    known: dict[str, Any] = {WEIGHTS_KEY: json.dumps(group.component_weights)}
-    known |= {f"{COMPONENT_KEY}{name}": value for name, value in response.known_components.items()}
-    return _score_result(response, step_deltas) | fixed | {key: known[key] for key in fixed if key in known}
+    except _handled_errors() as error:
+        return _failed_result(error, on_failure) | fixed
+    given: dict[str, Any] = {WEIGHTS_KEY: json.dumps(group.component_weights)}
+    given |= {f"{COMPONENT_KEY}{name}": value for name, value in response.known_components.items()}
+    return _score_result(response, step_deltas) | {name: given.get(name, value) for name, value in fixed.items()}
+
+
+def _handled_errors() -> tuple[type[BaseException], ...]:
+    """The errors that may not reach verl: all of them, if its reward manager makes them a score of 0."""
+    return (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else (AdjudgeError,)
+
+
+def _check_supported(mode: RewardMode, options: RewardKeywords, step_deltas: StepDeltas) -> None:
+    """Refuse what verl cannot do."""
+    if step_deltas not in ("carry", "fold"):
+        raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
+    if needs_whole_groups(mode, options.get("weighting")):
+        raise InvalidRequest(
+            "the mode or weighting compares the responses of a group with each other, and verl has them scored one "
+            "at a time; choose another"
+        )
+
+
+def _failed_result(error: BaseException, on_failure: FailurePolicy) -> dict[str, Any]:
+    """Return the result of a response that could not be scored, or raise its error again if training must see it."""
+    outage = outage_kind(error) if isinstance(error, AdjudgeError) else None
+    if not _manager_zeroes_errors() and (outage is None or on_failure == "error"):
+        raise error
+    if outage is not None:
+        return _result(None, "unscored", [outage])
+    kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
+    logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
+    return _result(None, "unscored", [kind])
 
 
 def compute_score_batch(
@@ -216,7 +221,12 @@ _clients: dict[tuple[str, str | None, int, float], AsyncClient] = {}
 """The clients by their settings. Module state, since verl calls a plain function."""
 
 
-def _client(url: str, run: str | None, retries: int, retry_budget_s: float) -> AsyncClient:
+def _client(url: str | None, run: str | None, retries: int, retry_budget_s: float) -> AsyncClient:
+    if url is None and not (url := os.environ.get(URL_VARIABLE, "").strip()):
+        raise InvalidRequest(
+            "the service's address is missing; set it, for example "
+            f"+reward.custom_reward_function.reward_kwargs.url=http://judge:8000, or set {URL_VARIABLE}"
+        )
     key = (url, run, retries, retry_budget_s)
     if key not in _clients:
         try:

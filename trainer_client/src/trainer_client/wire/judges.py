@@ -106,7 +106,8 @@ class JudgeWeights(AnswerModel):
         model: the model's name, which is part of the judge's fingerprint.
         tag: a short hash of the model and of its weights' content; equal tags mean equal weights. `unknown` after a
             change that failed halfway.
-        version: what they were called when they were loaded; null for those that the judge started with.
+        version: what they were called when they were loaded; null for those that the judge started with, and for keys
+            without the scope `judges:write`, as are the next two.
         adapter: the adapter that was loaded, by its path.
         step: the training step that they are of.
         refused_calibrations: stored calibrations that this judge is to apply, and that were fitted for other weights.

@@ -7,21 +7,18 @@ and `extra_logs`. It waits for 180 s, tries five times, and then stops training,
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import Body, Query, Request
 from pydantic import Field, model_validator
 
-from judge_server.api.auth import RequiredScope
 from judge_server.api.compat.scoring import CompatParameters, Label, read_group, score_responses
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
 from judge_server.errors import invalid_field
 from judge_server.scheduling.time_sharing import TimeSlicer
 from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
-router = APIRouter(
-    prefix="/v1/compat", tags=["compat"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+router = api_router("compat", "score", prefix="/v1/compat")
 
 EXAMPLE: dict[str, Any] = {
     "query": ["<|im_start|>user\nIs 7 prime?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>"],

@@ -14,10 +14,10 @@ import secrets
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
+from fastapi import Body, FastAPI, Query, Request
 from pydantic import Field, JsonValue
 
-from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.auth import project_of
 from judge_server.api.compat.scoring import (
     CompatParameters,
     JudgeInputs,
@@ -26,7 +26,7 @@ from judge_server.api.compat.scoring import (
     score_responses,
 )
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.service import required, service_of
 from judge_server.errors import NotReady, ServiceError, invalid_field
 from judge_server.ports import IdempotencyKeys
@@ -45,9 +45,7 @@ MAX_TASKS = 20_000
 _PREFIX = "roll-"
 _DIGEST = sha256(b"POST /v1/compat/roll/submit_task").digest()
 
-router = APIRouter(
-    prefix="/v1/compat/roll", tags=["compat"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+router = api_router("compat", "score", prefix="/v1/compat/roll")
 
 EXAMPLE: dict[str, Any] = {
     "project_id": "demo",

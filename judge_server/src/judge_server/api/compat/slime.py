@@ -7,10 +7,9 @@ training.
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from pydantic import Field
 
-from judge_server.api.auth import RequiredScope
 from judge_server.api.compat.scoring import (
     CompatParameters,
     JudgeInputs,
@@ -19,15 +18,13 @@ from judge_server.api.compat.scoring import (
     score_responses,
 )
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import api_router
 from judge_server.api.http.responses import run_while_connected
 from trainer_client.wire import ResponseReward
 from trainer_client.wire.base import AnswerModel, RequestModel, is_unset
 from trainer_client.wire.groups import Prompt
 
-router = APIRouter(
-    prefix="/v1/compat", tags=["compat"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
-)
+router = api_router("compat", "score", prefix="/v1/compat")
 
 EXAMPLE: dict[str, Any] = {
     "prompt": [{"role": "user", "content": "Is 7 prime?"}],

@@ -4,6 +4,6 @@ The pages are made on the server and work without JavaScript; HTMX, a file of th
 are no routes of the API: the OpenAPI document does not have them.
 """
 
-from judge_server.api.console.app import create_console
+from judge_server.api.console.app import create_console, load_templates
 
-__all__ = ["create_console"]
+__all__ = ["create_console", "load_templates"]

@@ -1,11 +1,11 @@
 """The console's application: its pages, sign-in and API keys, and errors as pages."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE, identity_of
+from judge_server.api.auth import CONSOLE, AccessMiddleware, identity_of
 from judge_server.api.console import (
     audits,
     groups,
@@ -28,7 +28,7 @@ from judge_server.api.console import (
 )
 from judge_server.api.console.forms import Form, read_form, text_parameter
 from judge_server.api.console.groups import segments, strip
-from judge_server.api.console.rendering import Console, PageRouter, address, static_file
+from judge_server.api.console.rendering import Console, PageRouter, address, page_environment, static_file
 from judge_server.api.console.responses import (
     group_address,
     is_close,
@@ -37,7 +37,14 @@ from judge_server.api.console.responses import (
     read_text,
     response_address,
 )
-from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
+from judge_server.api.console.sessions import (
+    Visitors,
+    begin_session,
+    end_session,
+    local_page,
+    refuse_other_sites,
+    to_sign_in,
+)
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
 from judge_server.api.projects import revoke_key
@@ -168,9 +175,24 @@ _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@cache
+def _templates() -> Environment:
+    """The templates of all pages, which a process compiles once."""
+    return page_environment(_TEMPLATE_FUNCTIONS)
+
+
+def load_templates() -> None:
+    """Compile every template, which takes tenths of a second, so that no page waits for it."""
+    for name in _templates().list_templates():
+        _templates().get_template(name)
+
+
 def create_console(service: Service) -> Starlette:
-    """Create the console's application, to be mounted under `/console`. Its lifespan prepares the templates."""
-    console = Console(service, _TEMPLATE_FUNCTIONS)
+    """Create the console's application, to be mounted under `/console`."""
+    console = Console(service, _templates())
+
+    def refuse(request: Request, error: ServiceError) -> Response:
+        return to_sign_in(request) if isinstance(error, Unauthorized) else console.error_page(request, error)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -187,18 +209,14 @@ def create_console(service: Service) -> Starlette:
     async def on_any(request: Request, error: Exception) -> Response:
         return console.error_page(request, ServiceError(INTERNAL_ERROR_DETAIL))  # the middleware around logs it
 
-    @asynccontextmanager
-    async def with_templates(app: Starlette) -> AsyncIterator[None]:
-        await asyncio.to_thread(console.load_templates)
-        yield
-
     routes = [Route("/", _home), *(route for router in _ROUTERS for route in router.routes(console))]
-    return Starlette(
+    app = Starlette(
         routes=[*routes, Route("/static/{file}", static_file)],
-        middleware=[Middleware(ConsoleAccess, service=service, error_page=console.error_page)],
-        lifespan=with_templates,
+        middleware=[Middleware(AccessMiddleware, identify=Visitors(service), refuse=refuse)],
         exception_handlers={HTTPException: on_http, ClientDisconnected: on_disconnect, Exception: on_any},
     )
+    app.state.service = service
+    return app
 
 
 async def _home(request: Request) -> Response:

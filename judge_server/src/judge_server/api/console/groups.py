@@ -25,8 +25,7 @@ from judge_server.api.console.responses import (
 from judge_server.errors import NotFound
 from judge_server.ledger.rows import storable_text
 from judge_server.ports import LedgerReader
-from judge_server.scoring.scorer import step_rewards
-from judge_server.scoring.weighting import effective_weights
+from judge_server.scoring.rewards import effective_weights, step_rewards
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample
 from trainer_client.steps import WHOLE_RESPONSE

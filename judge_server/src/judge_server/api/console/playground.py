@@ -22,9 +22,8 @@ from judge_server.api.console.rendering import Console, PageRouter, address
 from judge_server.api.console.responses import Explanation, RecordedReward, TextPart, explain, outcome_of
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
-from judge_server.api.http.requests import refuse_unusable_patterns
+from judge_server.api.scoring import prepare
 from judge_server.errors import ServiceError, invalid_field, invalid_request
-from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricTexts
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from judge_server.scoring.rubrics import find_rubric
@@ -342,34 +341,27 @@ async def another_response(console: Console, request: Request) -> Response:
 @router.post("/playground", scope="score")
 async def judge(console: Console, request: Request, form: Form) -> Response:
     """Judge what was filled in. A request that is refused gets the form again, with the reason."""
-    service, project = console.service, project_of(request)
+    service = console.service
     filled = await run_in_thread(PlaygroundForm.read, form)
     try:
         body = await run_in_thread(filled.request, service.rubric_texts)
         address_here = f"{request.url.scheme}://{request.url.netloc}"
         code = await run_inline_or_in_thread(filled.is_large, snippets, body, address_here)
-        bind_log_context(run=body.run)
-        await refuse_unusable_patterns(service.checker, project, body.rubric, deadline_s=body.deadline_s)
+        scorer, ids = await prepare(request, body)
         criteria = await _criteria(console, request, body)
         choices = await _choices(console, request)
-        recorder = service.recorder_for(body, service.recorder)
         record_id = int(time.time() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
-        stream = service.scorer(body.judge, recorder).stream(
-            body,
-            request_id=request.state.request_id,
-            project_id=project,
-            record_id=record_id,
-            each_verdict=True,
-        )
+        stream = scorer.stream(body, **ids | {"record_id": record_id}, each_verdict=True)
         first = asyncio.ensure_future(anext(stream))
         done, _ = await asyncio.wait({first}, timeout=REFUSAL_WAIT_S)
         if done:
             first.result()
     except ServiceError as error:
         return await _page(console, request, filled, error)
-    group_href = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
     large = filled.is_large or len(criteria or ()) > MANY_CRITERIA
-    parts = _html(console, request, body, large, criteria, first, stream, group_href if recorder is not None else "")
+    recorded = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
+    group_href = "" if service.recorder is None else recorded
+    parts = _html(console, request, body, _begun(first, stream), criteria=criteria, group_href=group_href, large=large)
     try:
         return await run_inline_or_in_thread(
             filled.is_large, console.streamed_page, request, "playground.html.jinja", parts, **choices, form=filled,
@@ -380,23 +372,37 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
         raise
 
 
+async def _begun(
+    first: "asyncio.Future[StreamPart]", stream: AsyncGenerator[StreamPart, None]
+) -> AsyncGenerator[StreamPart, None]:
+    """A stream whose first part is already asked for. Closing it cancels the rest."""
+    try:
+        async with aclosing(stream):
+            yield await first
+            async for part in stream:
+                yield part
+    finally:
+        first.cancel()
+        with suppress(asyncio.CancelledError, ServiceError):
+            await asyncio.gather(first, return_exceptions=True)
+
+
 async def _html(
     console: Console,
     request: Request,
     body: RewardRequest,
-    large: bool,
-    criteria: Sequence[Criterion] | None,
-    first: "asyncio.Future[StreamPart]",
     stream: AsyncGenerator[StreamPart, None],
+    *,
+    criteria: Sequence[Criterion] | None,
     group_href: str,
+    large: bool,
 ) -> AsyncIterator[str]:
     """The parts of the page as they are known. When the browser goes away, the remaining work is cancelled."""
     began = time.monotonic()
     rewarded: GroupRewards | None = None
     try:
         async with aclosing(stream):
-            part: StreamPart | None = await first
-            while part is not None:
+            async for part in stream:
                 after_s = time.monotonic() - began
                 match part:
                     case JudgedVerdict():
@@ -413,16 +419,11 @@ async def _html(
                             large, console.render, "playground_results.html.jinja", responses=shown,
                             criteria=criteria, summary=part, after_s=after_s, group_href=group_href,
                         )  # fmt: skip
-                part = await anext(stream, None)
     except ServiceError as error:
         yield console.render("playground_problem.html.jinja", error=error)
     except Exception:
         log.exception("request %s failed", request.state.request_id)
         yield console.render("playground_problem.html.jinja", error=ServiceError(INTERNAL_ERROR_DETAIL))
-    finally:
-        first.cancel()
-        with suppress(asyncio.CancelledError, ServiceError):
-            await asyncio.gather(first, return_exceptions=True)
 
 
 async def _criteria(console: Console, request: Request, body: RewardRequest) -> Sequence[Criterion] | None:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE, identity_of
+from judge_server.api.auth import CONSOLE, identity_of, require_permission
 from judge_server.api.console.charts import signed
 from judge_server.api.console.forms import Form, read_form
 from judge_server.api.console.sessions import (
@@ -80,17 +80,12 @@ _YEAR_S = 31_536_000
 
 
 class Console:
-    """The service and the templates of the pages, which call `functions` by name."""
+    """The service and the templates of the pages."""
 
-    def __init__(self, service: Service, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, service: Service, templates: Environment) -> None:
         self.service = service
         self.signer = SessionSigner(service.session_secret)
-        self._templates = _environment(dict(functions))
-
-    def load_templates(self) -> None:
-        """Compile every template, which takes tenths of a second, so that no page waits for it."""
-        for name in self._templates.list_templates():
-            self._templates.get_template(name)
+        self._templates = templates
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """A page from a template; only its content if HTMX asks for it, to put it into a page that is open."""
@@ -205,10 +200,7 @@ class PageRouter:
 
         def add(handler: FormHandler) -> FormHandler:
             async def accepted(console: Console, request: Request) -> Response:
-                identity = identity_of(request)
-                require_scope(identity, scope)
-                if scope == "score" and console.service.authenticator is not None:
-                    await console.service.authenticator.usage.check_budget(identity)
+                await require_permission(request, scope)
                 refuse_other_sites(request, console.signer)
                 form = await read_form(request, with_file=with_file)
                 require_form_token(request, console.signer, form)
@@ -271,7 +263,8 @@ def _static_files() -> dict[str, tuple[bytes, str]]:
     return {name: (content, hashlib.sha256(content).hexdigest()[:12]) for name, content in contents.items()}
 
 
-def _environment(functions: dict[str, Any]) -> Environment:
+def page_environment(functions: Mapping[str, Callable[..., Any]]) -> Environment:
+    """The environment of the pages' templates, which call `functions` by name."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -289,7 +282,7 @@ def _environment(functions: dict[str, Any]) -> Environment:
         "duration": _duration,
     }
     addresses = {"address": address, "static": static_address, "error_url": error_url, "findings_url": findings_url}
-    environment.globals |= addresses | functions
+    environment.globals |= addresses | dict(functions)
     return environment
 
 

@@ -22,18 +22,17 @@ from judge_server.api.console.forms import (
 )
 from judge_server.api.console.rendering import Console, PageRouter, Value, address
 from judge_server.api.console.runs import read_report
+from judge_server.api.ledger import rubric_digest
 from judge_server.errors import InvalidRequest, ServiceError
 from judge_server.ledger.rows import (
     decode_cursor,
-    digest_bytes,
     encode_cursor,
     recorded_verdict,
     recorded_verdicts,
     storable_text,
 )
 from judge_server.ports import LedgerReader
-from judge_server.scoring.rubrics import digest_of_reference
-from judge_server.scoring.scorer import reward_of
+from judge_server.scoring.rewards import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,
     ResponseRow,
@@ -514,9 +513,7 @@ async def ledger(console: Console, request: Request) -> Response:
     failure = choice_parameter(request, "failure", get_args(FailureKind))
     criterion, rubric = text_parameter(request, "criterion") or None, text_parameter(request, "rubric") or None
     report = await read_report(console, request, run)
-    digest = (
-        None if rubric is None else digest_bytes(await digest_of_reference(console.service.rubrics, project, rubric))
-    )
+    digest = await rubric_digest(console.service, project, rubric)
     passed = outcome in ("passed", "not passed")
     wanted = UseFilter(
         project, storable_text(run), int_parameter(request, "step"), digest, criterion and storable_text(criterion),

@@ -17,19 +17,16 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from judge_server.api.auth import CONSOLE, authorization_of, require_loopback_host
+from judge_server.api.auth import CONSOLE, authorization_of, identify
 from judge_server.api.console.forms import Form
 from judge_server.api.service import Service
-from judge_server.auth import ANONYMOUS, Identity, identity_context
+from judge_server.auth import ANONYMOUS, Identity
 from judge_server.auth.authenticator import require_scope
 from judge_server.auth.keys import parse_key_id
-from judge_server.errors import Forbidden, NotReady, ServiceError, Unauthorized
-from judge_server.observability.logs import bind_log_context
+from judge_server.errors import Forbidden, NotReady, Unauthorized
 
 SESSION_LIFETIME_S = 43_200.0
 """Lifetime of a session of the console: a working day. A longer one leaves browsers signed in overnight; a shorter one
@@ -96,45 +93,33 @@ class SessionSigner:
         return hmac.new(self._secret, f"console {purpose}\0{text}".encode(), "sha256").hexdigest()
 
 
-class ConsoleAccess:
-    """ASGI middleware that identifies the caller of every page, by header or session, and requires the scope `read`.
+class Visitors:
+    """Identifies the callers of pages, by header or session, who need the scope `read`, and counts their requests."""
 
-    A caller who has to sign in is sent to the form; other errors become pages by `error_page`.
-    """
+    def __init__(self, service: Service) -> None:
+        self._authenticator, self._signer = service.authenticator, SessionSigner(service.session_secret)
 
-    def __init__(
-        self, app: ASGIApp, *, service: Service, error_page: Callable[[Request, ServiceError], Response]
-    ) -> None:
-        self._app, self._service, self._error_page = app, service, error_page
-        self._signer = SessionSigner(service.session_secret)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        path = scope.get("path", "")
-        if scope["type"] != "http" or path.startswith(_STATIC_FOLDER):
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        try:
-            request.state.session = await self._session(request)
-            identity = None if path in _OPEN_PATHS else await self._admit(request)
-        except Unauthorized:
-            await _to_sign_in(request)(scope, receive, send)
-            return
-        except ServiceError as error:
-            await self._error_page(request, error)(scope, receive, send)
-            return
-        if identity is None:
-            await self._app(scope, receive, send)
-            return
-        request.state.identity = identity
-        bind_log_context(project=identity.project_id)
-        with identity_context(identity):
-            await self._app(scope, receive, send)
+    async def __call__(self, request: Request) -> Identity | None:
+        """Identify a caller; None for the sign-in and for the files that pages load."""
+        path, authenticator = request.scope["path"], self._authenticator
+        if path.startswith(_STATIC_FOLDER):
+            return None
+        request.state.session = session = await self._session(request)
+        if path in _OPEN_PATHS:
+            return None
+        if authenticator is None:
+            return ANONYMOUS
+        if authorization_of(request.scope) is None and session is not None:
+            identity = await authenticator.identify_session(session.key_id)
+        else:
+            identity = await identify(authenticator, request)
+        require_scope(identity, "read")
+        await authenticator.admit(identity)
+        return identity
 
     async def _session(self, request: Request) -> Session | None:
         """The session of a request, unless it has expired or was ended."""
-        session, authenticator = self._signer.read(request.cookies.get(SESSION_COOKIE, "")), self._service.authenticator
+        session, authenticator = self._signer.read(request.cookies.get(SESSION_COOKIE, "")), self._authenticator
         if session is None or authenticator is None:
             return None
         try:
@@ -142,32 +127,11 @@ class ConsoleAccess:
         except ConnectionError as error:
             raise NotReady("Sessions cannot be checked now: the store does not answer.", retry_after_s=2) from error
 
-    async def _admit(self, request: Request) -> Identity:
-        """Identify the caller, who needs the scope `read`, and count the request."""
-        identity = await self._identity(request)
-        require_scope(identity, "read")
-        if self._service.authenticator is not None:
-            await self._service.authenticator.admit(identity)
-        return identity
-
-    async def _identity(self, request: Request) -> Identity:
-        authenticator = self._service.authenticator
-        if authenticator is None:
-            return ANONYMOUS
-        authorization = authorization_of(request.scope)
-        session = session_of(request)
-        if authorization is None and session is not None:
-            return await authenticator.identify_session(session.key_id)
-        identity = await authenticator.identify(authorization)
-        if identity is ANONYMOUS:
-            require_loopback_host(Headers(scope=request.scope))
-        return identity
-
 
 _MAX_PAGE_CHARACTERS = 4096
 
 
-def _to_sign_in(request: Request) -> Response:
+def to_sign_in(request: Request) -> Response:
     """Send the browser to the form, and from there back to the page that is asked for, or that HTMX was used on."""
     open_page = request.headers.get("HX-Current-URL")
     try:
@@ -234,7 +198,7 @@ async def _end(session: Session | None, service: Service) -> None:
 
 
 def session_of(request: Request) -> Session | None:
-    """The session of a request that `ConsoleAccess` let through; None without one."""
+    """The session of a request that was let through; None without one."""
     session: Session | None = getattr(request.state, "session", None)
     return session
 

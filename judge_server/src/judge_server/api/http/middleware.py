@@ -1,6 +1,10 @@
-"""The outermost ASGI layer: request ids, security headers, and limits on the size and duration of bodies."""
+"""What every process that serves HTTP checks first: the host without keys, and the size and duration of bodies.
+
+`BoundaryMiddleware` also adds the request id and the security headers.
+"""
 
 import asyncio
+import ipaddress
 import secrets
 from urllib.parse import unquote_to_bytes
 
@@ -9,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from judge_server.api.http.problems import problem_response
 from judge_server.api.http.responses import HTML_PAGES, add_headers
-from judge_server.errors import InvalidRequest, TooLarge, TooSlow, invalid_request
+from judge_server.errors import Forbidden, InvalidRequest, TooLarge, TooSlow, invalid_request
 from judge_server.observability.logs import bind_log_context, safe_id
 from trainer_client.wire import FieldError
 
@@ -155,3 +159,39 @@ class _ResponseSender:
             headers["Connection"] = "close"
         add_headers(headers, self._path, page)
         return message
+
+
+def require_loopback_host(headers: Headers) -> None:
+    """Reject a request without a key whose `Host` is not a loopback host; a request without `Host` passes.
+
+    Otherwise a web page could point its own host name at 127.0.0.1 and read the responses (DNS rebinding); the browser
+    then sends the page's host name.
+
+    Raises:
+        Forbidden: `Host` is neither `localhost` nor a loopback address.
+    """
+    host = headers.get("host")
+    if host is None or is_loopback(_name_of(host)):
+        return
+    raise Forbidden(
+        f"Without a key this service answers to localhost and 127.0.0.1, and not to {host[:100]!r}. Use one of those "
+        "names, or send an API key: adjudge keys create --scope score"
+    )
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address always refers to the local machine."""
+    name = name.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """The host name in a `Host` header, without the port or the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

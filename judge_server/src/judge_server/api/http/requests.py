@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
@@ -30,6 +30,7 @@ from judge_server.verifiers.checker import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import RegexVerification
+from trainer_client.wire.tenants import Scope as KeyScope
 
 T = TypeVar("T")
 
@@ -190,7 +191,7 @@ PATTERN_TIMEOUT_S = 30.0
 
 
 class StrictRoute(APIRoute):
-    """A route that parses its body as strict JSON; pass it to a router as `route_class`."""
+    """A route that parses its body, if it has one, as strict JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the route's handler to pass it a request with strict parsing."""
@@ -225,6 +226,20 @@ class StrictRoute(APIRoute):
                 received.release()
 
         return strict_handler
+
+
+def api_router(
+    tag: str,
+    read_scope: KeyScope,
+    write_scope: KeyScope | None = None,
+    *,
+    prefix: str = "/v1",
+    checks_budget: bool = True,
+    route_class: type[APIRoute] = StrictRoute,
+) -> APIRouter:
+    """Create a router whose routes require a key with a scope, as `RequiredScope` says, and read bodies strictly."""
+    scope = RequiredScope(read_scope, write_scope, checks_budget=checks_budget)
+    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, dependencies=[Depends(scope)])
 
 
 class _StrictRequest(Request):

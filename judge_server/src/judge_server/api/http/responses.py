@@ -116,15 +116,6 @@ class BlocksResponse(Response):
             await send({"type": "http.response.body", "body": block, "more_body": place < last})
 
 
-async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
-    """Respond with the message that the work returns; raises `ClientDisconnected` as `run_while_connected` does."""
-
-    async def encoded() -> list[bytes]:
-        return await encode_json(await work, take_apart=True)
-
-    return BlocksResponse(await run_while_connected(request, encoded()))
-
-
 async def encode_json(message: BaseModel, *, exclude_unset: bool = False, take_apart: bool = False) -> list[bytes]:
     """Encode a message as `model_dump_json` does, in one block, or blocks of about `_BLOCK_BYTES` if it is large.
 

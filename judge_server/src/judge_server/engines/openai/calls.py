@@ -233,14 +233,13 @@ def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> 
     masses = chosen = None
     text: str | None = answer_text
     if isinstance(call.answer, TokenChoice):
-        thought = thinking or completion.thoughts or answer_text != completion.content.strip()
-        if completion.follows_lead(call.answer):  # which may look like thinking, and is none
-            thought = thinking
-        if not thought and (reason := completion.why_invalid(completion.place_of(call.answer))):
+        place = completion.place_of(call.answer)
+        thought = thinking or (completion.thinks and not place.follows_lead)  # a lead may look like thinking
+        if not thought and (reason := completion.why_invalid(place.position)):
             return CallFailure(
                 "engine", f"the endpoint gave {reason}, which is impossible; check what serves the model"
             )
-        masses = None if thought else completion.masses(call.answer)
+        masses = None if thought else completion.masses(call.answer, place)
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
     elif isinstance(call.answer, LabelChoice):

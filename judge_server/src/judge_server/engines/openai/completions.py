@@ -8,7 +8,7 @@ read, is told apart here: only the second says anything about the judge.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple
@@ -78,38 +78,36 @@ class Position(_ResponseModel):
     """A token that was written, and the most likely ones there, each with the natural logarithm of its probability."""
 
     token: str
-    top_logprobs: Annotated[tuple[tuple[str, float], ...], BeforeValidator(_possible)] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_bytes(cls, given: Any) -> Any:
-        return {**given, "token": _token_of(given)} if isinstance(given, dict) else given
+    top_logprobs: tuple[tuple[str, float], ...] = ()
 
 
-def _known_positions(given: Any) -> Any:
-    """Return the positions with an unknown token where the server gives null, so that no other takes its place."""
-    if not isinstance(given, list):
+def _positions_of(given: Any) -> Any:
+    """Return the positions of a choice's `logprobs`, which are objects or, as in `/completions`, parallel lists.
+
+    Where the server gives null for a position, its token is unknown, so that no other takes its place.
+    """
+    if not given:
+        return ()
+    if not isinstance(given, dict):
+        raise ValueError("logprobs are not an object")
+    content, tokens, tops = given.get("content"), given.get("tokens"), given.get("top_logprobs")
+    if content is None and isinstance(tokens, list) and isinstance(tops, list):
+        content = [{"token": token, "top_logprobs": top} for token, top in zip(tokens, tops, strict=False)]
+    return () if content is None else [_position_of(one) for one in _items(content)]
+
+
+def _position_of(given: Any) -> Any:
+    if given is None:
+        return {"token": "\N{REPLACEMENT CHARACTER}"}  # nosec B105
+    if not isinstance(given, dict):
         return given
-    return [{"token": "\N{REPLACEMENT CHARACTER}"} if one is None else one for one in given]  # nosec B105
+    return {"token": _token_of(given), "top_logprobs": _possible(given.get("top_logprobs"))}
 
 
-class _Logprobs(_ResponseModel):
-    content: Annotated[tuple[Position, ...] | None, BeforeValidator(_known_positions)] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_legacy(cls, given: Any) -> Any:
-        """Read the format of `/completions`, which some chat APIs use: parallel lists of tokens and candidates."""
-        if not isinstance(given, dict) or given.get("content") is not None:
-            return given
-        tokens, tops = given.get("tokens"), given.get("top_logprobs")
-        if not isinstance(tokens, list) or not isinstance(tops, list):
-            return given
-        return {"content": [{"token": token, "top_logprobs": top} for token, top in zip(tokens, tops, strict=False)]}
-
-
-def _as_logprobs(given: Any) -> Any:
-    return given or None
+def _items(given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise ValueError("the content of logprobs is not a list")
+    return given
 
 
 def _text_of(given: Any) -> str | None:
@@ -138,73 +136,76 @@ class _Message(_ResponseModel):
     tool_calls: Annotated[tuple[Any, ...], BeforeValidator(_as_list)] = ()
     function_call: Any = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_parts(cls, given: Any) -> Any:
-        """Sort the parts of a content that is a list into text, thinking, refusals and calls of tools."""
-        if not isinstance(given, dict) or not isinstance(given.get("content"), list | dict):
-            return given
-        content = given["content"]
-        sorted_parts: dict[str, list[Any]] = {"text": [], "thinking": [], "refusal": [], "tool": []}
-        for part in content if isinstance(content, list) else [content]:
-            kind = str(part.get("type") or "text") if isinstance(part, dict) else "text"
-            if "thinking" in kind or "reasoning" in kind:
-                sorted_parts["thinking"].append(_text_of(part.get("thinking")) or _text_of(part) or "")
-            elif kind == "refusal":
-                sorted_parts["refusal"].append(_text_of(part.get("refusal")) or "refused")
-            elif "tool" in kind or "function" in kind:
-                sorted_parts["tool"].append(part)
-            elif (text := _text_of(part)) is not None:
-                sorted_parts["text"].append(text)
-        texts, thinking, refusal, tool = sorted_parts.values()
-        return (
-            given
-            | {"content": "".join(texts) if texts else None}
-            | ({"reasoning_content": "".join(thinking)} if thinking else {})
-            | ({"refusal": "".join(refusal)} if refusal else {})
-            | ({"tool_calls": tool} if tool else {})
-        )
+
+def _with_sorted_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Sort the parts of a message's content into text, thinking, refusals and calls of tools."""
+    content = message["content"]
+    sorted_parts: dict[str, list[Any]] = {"text": [], "thinking": [], "refusal": [], "tool": []}
+    for part in content if isinstance(content, list) else [content]:
+        kind = str(part.get("type") or "text") if isinstance(part, dict) else "text"
+        if "thinking" in kind or "reasoning" in kind:
+            sorted_parts["thinking"].append(_text_of(part.get("thinking")) or _text_of(part) or "")
+        elif kind == "refusal":
+            sorted_parts["refusal"].append(_text_of(part.get("refusal")) or "refused")
+        elif "tool" in kind or "function" in kind:
+            sorted_parts["tool"].append(part)
+        elif (text := _text_of(part)) is not None:
+            sorted_parts["text"].append(text)
+    texts, thinking, refusal, tool = sorted_parts.values()
+    return (
+        message
+        | {"content": "".join(texts) if texts else None}
+        | ({"reasoning_content": "".join(thinking)} if thinking else {})
+        | ({"refusal": "".join(refusal)} if refusal else {})
+        | ({"tool_calls": tool} if tool else {})
+    )
 
 
 class _CompletionChoice(_ResponseModel):
     message: _Message = _Message()
     finish_reason: str | None = None
-    logprobs: Annotated[_Logprobs | None, BeforeValidator(_as_logprobs)] = None
+    logprobs: Annotated[tuple[Position, ...], BeforeValidator(_positions_of)] = ()
     content_filter_results: Any = None
 
     @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        """Read a choice without a message, which may have a `text` as in `/completions`, or neither."""
-        if not isinstance(given, dict) or given.get("message") is not None:
+    def _with_one_message(cls, given: Any) -> Any:
+        """Read a content in parts, and a choice that has a `text` in place of a message, as in `/completions`."""
+        if not isinstance(given, dict):
             return given
-        return given | {"message": {"content": _text_of(given.get("text"))}}
+        message = given.get("message")
+        if message is None:
+            return given | {"message": {"content": _text_of(given.get("text"))}}
+        if isinstance(message, dict) and isinstance(message.get("content"), list | dict):
+            return given | {"message": _with_sorted_parts(message)}
+        return given
+
+
+class _Usage(NamedTuple):
+    """The counts that a server reports; `_NO_COUNT` for what is no number, because counts decide no verdict."""
+
+    prompt: int
+    cached: int
+    written: int
+
+    @classmethod
+    def of(cls, given: Any) -> "_Usage":
+        if given is None:
+            return cls(0, 0, 0)
+        if not isinstance(given, dict):
+            return cls(_NO_COUNT, 0, 0)
+        details = given.get("prompt_tokens_details")
+        if details is None:
+            cached = 0
+        else:
+            cached = _as_count(details.get("cached_tokens")) if isinstance(details, dict) else _NO_COUNT
+        return cls(_as_count(given.get("prompt_tokens")), cached, _as_count(given.get("completion_tokens")))
 
 
 def _as_count(given: Any) -> int:
     if given is None:
         return 0
     return given if isinstance(given, int) and not isinstance(given, bool) else _NO_COUNT
-
-
-def _as_counts(given: Any) -> Any:
-    """Return an object of counts; impossible ones if it is not an object, because counts decide no verdict."""
-    if given is None:
-        return {}
-    return given if isinstance(given, dict | BaseModel) else {"prompt_tokens": _NO_COUNT, "cached_tokens": _NO_COUNT}
-
-
-_Count = Annotated[int, BeforeValidator(_as_count)]
-
-
-class _PromptTokens(_ResponseModel):
-    cached_tokens: _Count = 0
-
-
-class _Usage(_ResponseModel):
-    prompt_tokens: _Count = 0
-    completion_tokens: _Count = 0
-    prompt_tokens_details: Annotated[_PromptTokens, BeforeValidator(_as_counts)] = _PromptTokens()
 
 
 class TokenCounts(NamedTuple):
@@ -216,13 +217,23 @@ class TokenCounts(NamedTuple):
     clipped: bool
 
 
+class Place(NamedTuple):
+    """Where the token of a choice stands, and whether the tokens begin with the choice's lead.
+
+    The position is None if there is no such token, or if it begins in the lead.
+    """
+
+    position: int | None
+    follows_lead: bool
+
+
 class ChatCompletion(_ResponseModel):
     """An answer of `/chat/completions`, of which only the first choice is read."""
 
     model: str | None = None
     system_fingerprint: str | None = None
     choices: Annotated[tuple[_CompletionChoice, ...], Field(min_length=1)]
-    usage: Annotated[_Usage, BeforeValidator(_as_counts)] = _Usage()
+    usage: Any = None
 
     @property
     def thoughts(self) -> str:
@@ -247,9 +258,10 @@ class ChatCompletion(_ResponseModel):
         message, reason = choice.message, choice.finish_reason or ""
         if message.refusal:
             return f"the endpoint refused to answer: {message.refusal[:_EXCERPT]}"
-        if message.tool_calls or message.function_call or (not self.cut and _TOOL.search(reason)):
+        cut = self.cut
+        if message.tool_calls or message.function_call or (not cut and _TOOL.search(reason)):
             return "the endpoint called a tool in place of an answer; turn off tools for this model"
-        if self.cut:
+        if cut:
             return ""
         said = f"finish_reason {reason!r}"
         if _WITHHELD.search(reason):
@@ -284,36 +296,28 @@ class ChatCompletion(_ResponseModel):
         """The index of the first token that is more than white space; None without log-probabilities."""
         return next((i for i, token in enumerate(self._tokens) if token.strip()), None)
 
-    def follows_lead(self, token_choice: TokenChoice) -> bool:
-        """Whether the tokens begin with the choice's lead."""
-        return bool(token_choice.lead_end("".join(self._tokens)))
-
-    def place_of(self, token_choice: TokenChoice) -> int | None:
-        """Return the index of the token that stands for an option: the first after the lead that is not white space.
-
-        None if there is none, or if that token begins in the lead.
-        """
-        begin, lead_end = 0, token_choice.lead_end("".join(self._tokens))
-        for index, token in enumerate(self._tokens):
+    def place_of(self, token_choice: TokenChoice) -> "Place":
+        """Return the place of the token that stands for an option: the first after the lead that is not white space."""
+        tokens = self._tokens
+        begin, lead_end = 0, token_choice.lead_end("".join(tokens)) if token_choice.lead else 0
+        for index, token in enumerate(tokens):
             end = begin + len(token)
             if end > lead_end and token[max(0, lead_end - begin) :].strip():
-                return index if begin >= lead_end else None
+                return Place(index if begin >= lead_end else None, lead_end > 0)
             begin = end
-        return None
+        return Place(None, lead_end > 0)
 
-    def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
-        """Return the probability of each option at `place_of` the choice.
+    def masses(self, token_choice: TokenChoice, place: "Place") -> tuple[float, ...] | None:
+        """Return the probability of each option at its `place_of` the choice.
 
         None without log-probabilities. Use them only if `why_invalid` is empty.
         """
         if not self._positions:
             return None
-        at = self.place_of(token_choice)
-        if at is None and self.follows_lead(token_choice):
-            return None
-        if at is None:
-            return tuple(0.0 for _ in token_choice.options)
-        return _masses(self._positions[at], token_choice) if self._positions[at].top_logprobs else None
+        if place.position is None:
+            return None if place.follows_lead else tuple(0.0 for _ in token_choice.options)
+        candidates = self._positions[place.position].top_logprobs
+        return _masses(candidates, token_choice) if candidates else None
 
     def why_invalid(self, at: int | None) -> str:
         """Say why the log-probabilities of a token are impossible; empty if they are possible or absent.
@@ -355,11 +359,10 @@ class ChatCompletion(_ResponseModel):
 
         A server may report anything: negative counts, more than a database integer holds, or no number at all.
         """
-        usage = self.usage
-        reported = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
-        prompt = min(max(0, reported[0]), most_prompt)
-        reused = min(max(0, reported[1]), prompt)
-        written = min(max(0, reported[2]), most_written)
+        reported = _Usage.of(self.usage)
+        prompt = min(max(0, reported.prompt), most_prompt)
+        reused = min(max(0, reported.cached), prompt)
+        written = min(max(0, reported.written), most_written)
         return TokenCounts(prompt - reused, reused, written, clipped=reported != (prompt, reused, written))
 
     @property
@@ -368,8 +371,7 @@ class ChatCompletion(_ResponseModel):
 
     @property
     def _positions(self) -> tuple[Position, ...]:
-        logprobs = self.choices[0].logprobs
-        return (logprobs.content or ()) if logprobs is not None else ()
+        return self.choices[0].logprobs
 
 
 def read_together(content: Any, sizes: Sequence[int]) -> list[ChatCompletion | None]:
@@ -403,14 +405,14 @@ def read_together(content: Any, sizes: Sequence[int]) -> list[ChatCompletion | N
 
 def _usage_shares(given: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Share out the `usage` of several conversations, as that of each."""
-    usage = _Usage.model_validate(_as_counts(given))
+    usage = _Usage.of(given)
     evenly = [1] * len(sizes)
     return [
         {"prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens": written}
         for prompt, cached, written in zip(
-            _share(usage.prompt_tokens, sizes),
-            _share(usage.prompt_tokens_details.cached_tokens, sizes),
-            _share(usage.completion_tokens, evenly),
+            _share(usage.prompt, sizes),
+            _share(usage.cached, sizes),
+            _share(usage.written, evenly),
             strict=True,
         )
     ]
@@ -433,10 +435,11 @@ def _final_channel(text: str) -> str:
     return finals[0].strip() if len(finals) == 1 else ""
 
 
-def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:
-    masses = [(_unmarked(token), math.exp(logprob)) for token, logprob in position.top_logprobs]
-    spellings = [frozenset(option.spellings) for option in token_choice.options]
-    return tuple([math.fsum([mass for token, mass in masses if token in one]) for one in spellings])
+def _masses(candidates: Iterable[tuple[str, float]], token_choice: TokenChoice) -> tuple[float, ...]:
+    masses = [(_unmarked(token), math.exp(logprob)) for token, logprob in candidates]
+    return tuple(
+        [math.fsum([mass for token, mass in masses if token in option.spellings]) for option in token_choice.options]
+    )
 
 
 def _unmarked(token: str) -> str:

@@ -428,7 +428,8 @@ class Conversation:
                     if limits.refuse_limit(body[limit_field]):
                         continue
                 raise self._changed(body, error) from error
-            self._learned.keep_limits(limits)
+            if limits is not self._learned:
+                self._learned.keep_limits(limits)
             break
         if completion.withheld:
             raise EndpointError(CallFailure("engine", completion.withheld, math.inf), 200)

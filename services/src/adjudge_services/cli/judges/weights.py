@@ -62,7 +62,7 @@ def weights(
 def _show(found: JudgeWeights) -> None:
     step = "" if found.step is None else f", step {found.step}"
     adapter = "" if found.adapter is None else f", adapter {found.adapter}"
-    name = found.version or "the weights that it started with"
+    name = found.version or "weights that have no name, or one that this key may not see"
     out.print(f"{found.judge} has {name}: {found.model}{adapter}{step}, tag {found.tag}", markup=False)
     if found.drift is not None:
         _show_drift(found.drift)
@@ -73,7 +73,7 @@ def _show(found: JudgeWeights) -> None:
 
 
 def _show_drift(drift: WeightsDrift) -> None:
-    since = drift.since or "the weights that it started with"
+    since = drift.since or "weights that have no name, or one that this key may not see"
     if drift.changed is None:
         out.print(f"no verdict on the control set can be compared with {since}", markup=False)
         return

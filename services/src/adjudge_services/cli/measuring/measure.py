@@ -20,7 +20,7 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, input_argument
+from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
 from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
@@ -147,7 +147,8 @@ def measure(
     looping: Looping,
     output: FiguresOption = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT, callback=check_output),
     ] = None,
     service: Service,
 ) -> None:

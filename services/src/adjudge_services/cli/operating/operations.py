@@ -13,10 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption
+from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption, output_option
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, show_progress
 
 if not OPTIONS_ONLY:
+    from adjudge_services.cli.row_output import RowOutput
     from adjudge_services.settings import Settings
     from adjudge_services.store import use_store
     from rubric_store import SQLOperations
@@ -84,20 +85,13 @@ def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
 
 def results(
     id_: OperationIdArgument,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File for the results; by default standard output.")
-    ] = None,
+    output: Annotated[Path | None, output_option("File for the results; by default standard output.")] = None,
     url: ServiceUrlOption = None,
 ) -> None:
     """Write an operation's results so far as JSONL, in order of creation."""
-    with open_client(url) as client:
-        lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
-        if output is None:
-            for line in lines:
-                typer.echo(line, nl=False)
-        else:
-            with output.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
+    with open_client(url) as client, RowOutput(output) as rows:
+        for result in client.operation_results(id_):
+            rows.write(result)
 
 
 def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:

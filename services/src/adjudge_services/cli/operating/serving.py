@@ -69,7 +69,7 @@ def judge(
         from adjudge_services.http_server import serve_app
         from adjudge_services.judge_process import build_judge_app
         from adjudge_services.settings import Settings
-        from judge_server.api.auth import is_loopback
+        from judge_server.api.http.middleware import is_loopback
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     if "port" not in settings.model_fields_set:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
-import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import ExitStack, aclosing, closing
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +18,13 @@ from adjudge_services.cli.options import (
     LedgerUrlOption,
     ProjectOption,
     RunArgument,
+    output_option,
 )
 from adjudge_services.cli.output import err, exit_with_error, pluralize, show_progress
 from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.parquet import ColumnType, ParquetFile
+    from adjudge_services.cli.row_output import ColumnType, Row, RowOutput
     from adjudge_services.store import open_store
     from judge_server.evaluation.export import ExportQuery, left_out
     from judge_server.evaluation.export import export as exported
@@ -34,8 +32,6 @@ if not OPTIONS_ONLY:
     from judge_server.scoring.rubrics import digest_of_reference
     from rubric_store import RubricStore, SQLLedger
     from trainer_client import AsyncClient
-
-Row: TypeAlias = "dict[str, Any]"
 
 
 def export(
@@ -67,12 +63,7 @@ def export(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write rows here, as JSONL or Parquet; else JSONL is printed.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("Write rows here, as JSONL or Parquet; else JSONL is printed.", rich_help_panel=OUTPUT),
     ] = None,
     url: LedgerUrlOption = None,
     project: ProjectOption = "default",
@@ -94,7 +85,8 @@ def export(
         "min_reward": min_reward,
         "conversational": conversational,
     }
-    summary = asyncio.run(_write(export_parts(url, project, run, kind, part), output))
+    with RowOutput(output, columns_of, whole=True) as rows:
+        summary = asyncio.run(_write(export_parts(url, project, run, kind, part), rows))
     err.print(f"{pluralize(summary.rows, 'row')} as {kind}, from {pluralize(summary.responses, 'response')}")
     for reason in left_out(summary):
         err.print(f"  left out: {reason}", markup=False)
@@ -124,45 +116,18 @@ async def export_parts(
             yield one
 
 
-async def _write(parts: AsyncGenerator[Row | ExportSummary, None], output: Path | None) -> ExportSummary:
-    """Write the rows of an export, and return its summary.
-
-    A file is replaced once the export is complete. What is not a file, such as a device, is written to as it is.
-    """
-    target, half = (None, None) if output is None else _files(output)
-    try:
-        with ExitStack() as opened, show_progress() as progress:
-            task = progress.add_task("exporting rows", total=None)
-            write: Callable[[Row], object] | None = None
-            async with aclosing(parts):
-                async for part in parts:
-                    if isinstance(part, ExportSummary):
-                        summary = part
-                        continue
-                    write = write or _writer(opened, half or target, part)
-                    write(part)
-                    progress.advance(task)
-        if target is not None and half is not None and half.exists():
-            half.replace(target)
-    finally:
-        if half is not None:
-            half.unlink(missing_ok=True)
+async def _write(parts: AsyncGenerator[Row | ExportSummary, None], output: RowOutput) -> ExportSummary:
+    """Write the rows of an export, and return its summary."""
+    with show_progress() as progress:
+        task = progress.add_task("exporting rows", total=None)
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, ExportSummary):
+                    summary = part
+                    continue
+                output.write(part)
+                progress.advance(task)
     return summary
-
-
-def _files(output: Path) -> tuple[Path, Path | None]:
-    """Return the file that a path names, and the one to write before it is replaced; None if it is no regular file."""
-    target = output.resolve()
-    whole = target.is_file() or not target.exists()
-    return target, target.with_name(f"{target.stem}.{secrets.token_hex(8)}{target.suffix}") if whole else None
-
-
-def _writer(opened: ExitStack, file: Path | None, first: Row) -> Callable[[Row], object]:
-    """Open a file for rows like the first one; None for standard output."""
-    if file is not None and file.suffix.lower() == ".parquet":
-        return opened.enter_context(closing(ParquetFile(file, columns_of(first)))).write
-    lines = sys.stdout.buffer if file is None else opened.enter_context(file.open("wb"))
-    return lambda row: lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 _TEXTS = ("prompt", "completion", "chosen", "rejected", "response")

@@ -7,20 +7,29 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, REWARD, FirstStepOption, LastStepOption, LedgerUrlOption, RunArgument
+from adjudge_services.cli.options import (
+    OUTPUT,
+    REWARD,
+    FirstStepOption,
+    LastStepOption,
+    LedgerUrlOption,
+    RunArgument,
+    output_option,
+)
 from adjudge_services.cli.output import out, show_progress
 from trainer_client.wire import RewardRequest, UsedProtocol
 
 if not OPTIONS_ONLY:
     from pydantic import TypeAdapter
 
+    from adjudge_services.cli.row_output import RowOutput
     from adjudge_services.store import open_store
     from judge_server.scoring.recompute import recompute as recomputed
     from judge_server.scoring.rubrics import PROJECT_ID
@@ -71,9 +80,7 @@ def recompute(
     first_step: FirstStepOption = None,
     last_step: LastStepOption = None,
     protocol: Annotated[UsedProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the groups here as JSONL.", rich_help_panel=OUTPUT)
-    ] = None,
+    output: Annotated[Path | None, output_option("Write the groups here as JSONL.", rich_help_panel=OUTPUT)] = None,
     url: LedgerUrlOption = None,
 ) -> None:
     """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
@@ -93,8 +100,8 @@ def recompute(
             "reward": rules,
         }
     )
-    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        summary = asyncio.run(write_events(recompute_lines(request, url), file))
+    with RowOutput(output) if output else nullcontext() as rows:
+        summary = asyncio.run(write_events(recompute_lines(request, url), rows))
     show_summary(summary)
 
 
@@ -125,8 +132,8 @@ def _rules(request: RecomputeRequest) -> Any:
     return rules | request.reward.model_dump(exclude_unset=True)
 
 
-async def write_events(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:
-    """Write the groups to a file; return the summary."""
+async def write_events(lines: AsyncIterator[RecomputeEvent], rows: RowOutput | None) -> RecomputeSummary:
+    """Write the groups; return the summary."""
     with show_progress() as progress:
         task = progress.add_task("recomputing rewards", total=None)
         summary, request_id = None, ""
@@ -134,8 +141,8 @@ async def write_events(lines: AsyncIterator[RecomputeEvent], file: TextIO | None
             if line.start is not None:
                 progress.update(task, total=line.start.requests)
             if line.group is not None:
-                if file is not None:
-                    file.write(line.group.model_dump_json() + "\n")
+                if rows is not None:
+                    rows.write(line.group.model_dump(mode="json"))
                 progress.advance(task, line.group.request_id != request_id)
                 request_id = line.group.request_id
             summary = line.summary or summary

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -22,7 +23,16 @@ from rich.text import Text
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, ColumnOption, RubricOption, Service, copy_input, input_argument
+from adjudge_services.cli.options import (
+    OUTPUT,
+    ColumnOption,
+    RubricOption,
+    Service,
+    check_output,
+    copy_input,
+    input_argument,
+    output_option,
+)
 from adjudge_services.cli.output import (
     err,
     exit_with_error,
@@ -36,8 +46,10 @@ from adjudge_services.cli.output import (
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
-    from adjudge_services.cli.judge_choice import judge_label, open_judge
+    from adjudge_services.cli.judge_choice import open_judge
+    from adjudge_services.cli.row_output import RowOutput
     from adjudge_services.cli.scoring.score_file import (
+        REWARD_COLUMNS,
         BadLine,
         GroupLine,
         ScoredFile,
@@ -82,7 +94,7 @@ def score(
     options: Annotated[Mapping[str, Any], FromRequest(RewardRequest, without=("judge", "deadline_s"))],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write rewards here, as JSONL or Parquet.", rich_help_panel=OUTPUT),
+        output_option("Write rewards here, as JSONL or Parquet.", rich_help_panel=OUTPUT),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
     run: Annotated[
@@ -109,15 +121,14 @@ def score(
     show_table = sys.stdout.isatty() if table is None else table
     started = time.monotonic()
     rows = RowFile(file, limit, columns=parse_columns(column))
-    if service.judge is not None:
-        judge_label(service.judge)  # refuses an invalid one before the output is opened, which empties it
     request: dict[str, object] = {
         "mode": RewardOptions().mode,
         **options,
         "rubric": read_rubric_argument(rubric) if rubric else None,
         "deadline_s": service.deadline_s,
     }
-    with ScoredFile(output, print_rows=output is None and not show_table, keep=show_table) as results:
+    with nullcontext() if output is None and show_table else RowOutput(output, lambda _: REWARD_COLUMNS) as written:
+        results = ScoredFile(written, keep=show_table)
         asyncio.run(score_rows(service, run, rows, request, results))
     if not results.lines:
         exit_with_error(f"{file_name(Path(file))} has no lines")
@@ -142,7 +153,7 @@ def filter_easy(
         input_argument("JSONL with a question per line: prompt, reference_answer, and responses of the base policy."),
     ],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the kept lines, unchanged.")],
+    output: Annotated[Path, output_option("File for the kept lines, unchanged.")],
     easy_threshold: Annotated[
         float,
         typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
@@ -150,7 +161,9 @@ def filter_easy(
     reference_characters: Annotated[
         int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
     ] = 8_000,
-    scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.", callback=check_output)
+    ] = None,
     service: Service,
 ) -> None:
     """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.

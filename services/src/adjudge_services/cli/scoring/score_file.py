@@ -1,31 +1,29 @@
 """Read groups from a file and score them through a client, in order.
 
 A line that cannot be read or scored affects only itself. However long the file is, only the lines in progress are in
-memory, unless the caller keeps them. Results are written as they come, as JSONL or Parquet.
+memory, unless the caller keeps them.
 """
 
 import asyncio
 import json
 import math
-import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from adjudge_services.cli.output import warn
-from adjudge_services.cli.parquet import ColumnType, ParquetFile
+from adjudge_services.cli.row_output import ColumnType, RowOutput
 from judge_server.evaluation.row_files import RowFile
 from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
-from trainer_client.tables import GROUP_FIELDS, result_fields
+from trainer_client.rows.tables import GROUP_FIELDS, result_fields
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, needs_whole_groups
 from trainer_client.wire.problems import field_errors
 
@@ -37,11 +35,6 @@ _FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
 
 _REASONS_KEPT = 1_000
 """Refused lines whose reasons are printed; a file of a million bad lines has one reason, mostly."""
-
-_COLUMNS: Mapping[str, ColumnType] = {
-    "id": "text", "rewards": "numbers", "statuses": "texts", "failure": "text", "verdicts": "text",
-}  # fmt: skip
-"""The columns of results in Parquet: a group's `id`, and those of `trainer_client.tables.result_fields`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +183,7 @@ def read_rubric_argument(text: str) -> Any:
         for change in fold_problems(document.changes):
             warn(f"{text}: changed: {change}")
         return document.content
-    if path.suffix in _FILE_SUFFIXES:
+    if path.suffix.lower() in _FILE_SUFFIXES:
         raise ValueError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
     return text
 
@@ -297,8 +290,14 @@ async def stream_groups(
             task.cancel()
 
 
+REWARD_COLUMNS: Mapping[str, ColumnType] = {
+    "id": "text", "rewards": "numbers", "statuses": "texts", "failure": "text", "verdicts": "text",
+}  # fmt: skip
+"""The columns of rewards in Parquet: a group's `id`, and those of `trainer_client.rows.tables.result_fields`."""
+
+
 class ScoredFile:
-    """The results of a file: each is written when it is there, and without `keep`, only figures are kept.
+    """The results of a file: each is written to `output` when it is there, and without `keep`, only figures are kept.
 
     Attributes:
         groups: the rewards by line number, in order; empty without `keep`.
@@ -309,7 +308,7 @@ class ScoredFile:
         examples: by kind of failure, the first verdict that left a response unscored, and what happened.
     """
 
-    def __init__(self, output: Path | None = None, *, print_rows: bool = False, keep: bool = True) -> None:
+    def __init__(self, output: RowOutput | None = None, *, keep: bool = True) -> None:
         self.lines = self.responses = self.refused_lines = 0
         self.judge = ""
         self.groups: dict[int, GroupRewards] = {}
@@ -319,24 +318,7 @@ class ScoredFile:
         self.examples: dict[str, str] = {}
         self.usage: Counter[str] = Counter()
         self._output = output
-        self._print_rows = print_rows
         self._keep = keep
-        self._write: Callable[[GroupRewards], object] | None = None
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        if self._output is not None and self._output.suffix == ".parquet":
-            file = self._open.enter_context(closing(ParquetFile(self._output, _COLUMNS)))
-            self._write = lambda group: file.write({"id": group.id} | result_fields(group, single=False))
-        elif self._output is not None:
-            lines = self._open.enter_context(self._output.open("w", encoding="utf-8"))
-            self._write = lambda group: lines.write(_json_line(group))
-        elif self._print_rows:
-            self._write = lambda group: sys.stdout.write(_json_line(group))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     def add(self, line: ScoredLine) -> None:
         """Take what became of a line."""
@@ -355,8 +337,8 @@ class ScoredFile:
             self.usage.update(usage.model_dump())
         if self._keep:
             self.groups[line.number] = line.rewards
-        if self._write is not None:
-            self._write(line.rewards)
+        if self._output is not None:
+            self._output.write(_row(line.rewards, as_columns=self._output.is_parquet))
 
     def _count_unscored(self, group: GroupRewards) -> None:
         for number, response in enumerate(group.responses, 1):
@@ -393,5 +375,5 @@ async def score_groups(
     return scored
 
 
-def _json_line(group: GroupRewards) -> str:
-    return json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n"
+def _row(group: GroupRewards, *, as_columns: bool) -> dict[str, Any]:
+    return {"id": group.id} | result_fields(group, single=False) if as_columns else group.model_dump(mode="json")

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_client.advantages import Scale, group_advantages
+from trainer_client.rows.reading import WithoutRubric
 from trainer_client.scaffold import training_progress
-from trainer_client.trl._reward.dataset import WithoutRubric
 from trainer_client.wire import Criterion, ResponseReward, VerdictUse
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from trainer_client.dro import (
     reasoning_reflection_reward,
     variance_score,
 )
+from trainer_client.rows.reading import WithoutRubric
 from trainer_client.text.thinking import SplitRule, find_answer
-from trainer_client.trl._reward.dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from trainer_client.rows.reading import WithoutRubric
 from trainer_client.scaffold import Decay, GroupPattern, Place, scaffold_ratios, scaffolded_prompt, shown_to_sample
-from trainer_client.trl._reward.dataset import WithoutRubric
 from trainer_client.trl.methods.base import Method, SampleRequest, TrainingProgress
 
 Ratio = Literal["plain", "corrected", "scaffolded"]

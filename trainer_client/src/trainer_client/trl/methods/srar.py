@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from trainer_client.advantages import StepVariant, stepwise_advantages
 from trainer_client.dropout import read_sample
+from trainer_client.rows.reading import WithoutRubric
 from trainer_client.steps import NO_STEP, step_deltas
-from trainer_client.trl._reward.dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, ScoredResponse
 from trainer_client.wire import CriterionKind
 

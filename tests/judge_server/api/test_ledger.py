@@ -1,0 +1,268 @@
+"""`GET /v1/verdicts`, `GET /v1/ledger` and `POST /v1/rewards/recompute` over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.api import Service, create_app
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.ledger import Recorder
+from judge_server.scoring.judge import Judge
+from rubric_store import RubricStore, RubricTexts, SQLLedger
+from tests.judge_server import support
+from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.ledger.judged import some_fail
+from tests.judge_server.ledger.test_spool import no_space
+from tests.judge_server.support import CRITERIA, STEPPED, request
+
+
+@asynccontextmanager
+async def recording(
+    store: RubricStore, folder: Path, tracker_url: str | None = None, **judges: Judge
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service with a ledger beside its rubrics, and with these judges."""
+    ledger = SQLLedger(f"sqlite+aiosqlite:///{folder / 'rubrics.db'}")
+    recorder = Recorder(ledger, folder / "spool")
+    service = Service(
+        rubrics=store,
+        rubric_texts=RubricTexts(),
+        judges=dict(judges),
+        names=tuple(judges),
+        recorder=recorder,
+        ledger=ledger,
+        labels=ledger,
+        tracker_url=tracker_url,
+    )
+    transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
+        yield http
+    await asyncio.to_thread(recorder.close)
+    await ledger.close()
+
+
+@pytest.fixture
+async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service with a ledger, whose engine fails sometimes."""
+    async with recording(store, tmp_path, default=await support.judge(ScriptedEngine(some_fail))) as http:
+        yield http
+
+
+async def post(http: httpx2.AsyncClient, body: dict[str, Any], path: str = "/v1/rewards", **options: Any) -> Any:
+    """Send a request, and return its answer once the ledger has it."""
+    answer = await http.post(path, json=body, **options)
+    assert answer.status_code == 200, answer.text
+    for _ in range(2000):
+        if not (await http.get("/v1/ledger")).json()["waiting"]:
+            return answer
+        await asyncio.sleep(0.01)
+    raise AssertionError("the answer was not written to the ledger")
+
+
+async def verdicts(http: httpx2.AsyncClient, **params: Any) -> list[dict[str, Any]]:
+    """All matching verdicts, three per page."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = (await http.get("/v1/verdicts", params=params | {"limit": 3})).json()
+        assert len(page["verdicts"]) <= 3
+        found += page["verdicts"]
+        if page["next_cursor"] is None:
+            return found
+        params["after"] = page["next_cursor"]
+
+
+async def lines(http: httpx2.AsyncClient, **body: Any) -> list[dict[str, Any]]:
+    """The lines of a recomputation."""
+    answer = await http.post("/v1/rewards/recompute", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def kept(verdict: dict[str, Any]) -> Any:
+    """An answered verdict as the ledger stores it: databases cannot store a NUL."""
+    return json.loads(json.dumps({k: v for k, v in verdict.items() if k != "cached"}).replace("\\u0000", "\\ufffd"))
+
+
+async def test_verdicts_are_read_as_they_were_answered(recorded: httpx2.AsyncClient) -> None:
+    judging = {"votes": 3, "rationale": True}
+    body = request(STEPPED, "No.", run="r", step=4, judging=judging)
+    answer = (await post(recorded, body)).json()
+    found = await verdicts(recorded, run="r")
+    answered = [verdict for response in answer["groups"][0]["responses"] for verdict in response["verdicts"]]
+    assert [kept(each["verdict"]) for each in found] == [kept(each) for each in answered]
+    assert {each["status"] for each in answered} == {"ok", "failed"}
+    first = found[0]
+    assert (first["run"], first["step"], first["group"], first["response"]) == ("r", 4, "g", 0)
+    assert (first["request_id"], first["rubric"]) == (answer["request_id"], answer["groups"][0]["rubric"])
+    assert (first["judge"], first["fingerprint"]) == ("scripted", answer["judge"]["fingerprint"])
+    assert first["text"] is None
+
+
+async def test_a_recorded_verdict_describes_its_criterion_and_response(recorded: httpx2.AsyncClient) -> None:
+    body = request("Yes.", "No.", run="r", step=4)
+    answer = (await post(recorded, body)).json()["groups"][0]
+    found = await verdicts(recorded, run="r")
+    rewards = [each["reward"] for each in answer["responses"]]
+    assert [each["reward"] for each in found] == [rewards[each["response"]] for each in found]
+    said = {each["verdict"]["criterion"]: (each["kind"], each["weight"]) for each in found}
+    assert said == {each["id"]: (each.get("kind", "point"), each.get("weight", 1.0)) for each in CRITERIA}
+    assert len({each["prompt_digest"] for each in found}) == 1
+    await post(recorded, {**request("Yes.", run="bare"), "rubric": None, "reward": {"mode": "likert"}})
+    (bare,) = await verdicts(recorded, run="bare")
+    assert (bare["kind"], bare["weight"]) == (None, None)
+
+
+@pytest.mark.parametrize("how", ["streamed", "verdicts"])
+async def test_streamed_rewards_and_plain_verdicts_are_recorded_too(recorded: httpx2.AsyncClient, how: str) -> None:
+    body = request("Yes.", "No.", run="r")
+    if how == "streamed":
+        await post(recorded, body, headers={"Accept": "application/x-ndjson"})
+    else:
+        await post(recorded, body, "/v1/verdicts")
+    assert len(await verdicts(recorded, run="r")) == 14
+
+
+async def test_verdicts_can_be_filtered(recorded: httpx2.AsyncClient) -> None:
+    published = await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
+    body = request(*"abcdef", run="r", step=1, rubric="math/primes")
+    await post(recorded, body)
+    await post(recorded, request("a", run="r", step=2, rubric={"criteria": CRITERIA[:1]}))
+    assert len(await verdicts(recorded, run="r", rubric="math/primes@1")) == 42
+    assert len(await verdicts(recorded, run="r", rubric=published.json()["digest"])) == 42
+    assert len(await verdicts(recorded, run="r", step=2)) == 1
+    assert {v["verdict"]["criterion"] for v in await verdicts(recorded, run="r", criterion="fact")} == {"fact"}
+    failed = await verdicts(recorded, run="r", status="failed")
+    assert {v["verdict"]["failure"]["kind"] for v in failed} == {"truncated_input"}
+    assert len(failed) + len(await verdicts(recorded, run="r", status="ok")) == 43
+    assert await verdicts(recorded, run="other") == []
+
+
+async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> None:
+    messages = [{"role": "assistant", "content": "Yes."}]
+    group = {"id": "g", "prompt": "?", "grounding": "G", "responses": ["Yes.", messages]}
+    await post(recorded, request(groups=[group], run="r"))
+    found = await verdicts(recorded, run="r", texts=True, criterion="fact")
+    first, second = found
+    assert (first["prompt"], first["text"], first["grounding"]) == ("?", "Yes.", "G")
+    assert second["text"][0]["content"] == "Yes."
+
+
+async def test_a_run_without_a_name_is_read_by_an_empty_name(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request())
+    assert [v["run"] for v in await verdicts(recorded, run="")] == [None] * 7
+    assert (await lines(recorded, on_failure="skip"))[-1]["summary"]["responses"] == 1
+
+
+async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rules(recorded: httpx2.AsyncClient) -> None:
+    answer = (await post(recorded, request(STEPPED, "No.", run="r", on_failure="skip"))).json()
+    start, group, summary = await lines(recorded, run="r", on_failure="skip")
+    assert start == {"start": {"run": "r", "requests": 1, "verdicts": 14}}
+    rewards = [response["reward"] for response in answer["groups"][0]["responses"]]
+    assert [response["reward"] for response in group["group"]["responses"]] == rewards
+    assert summary["summary"]["mean_reward"] == pytest.approx(sum(rewards) / 2)
+    before = (await recorded.get("/v1/ledger")).json()["recorded"]
+    only = {criterion["id"]: float(criterion["id"] == "answer") for criterion in CRITERIA}
+    other = await lines(recorded, run="r", on_failure="zero", reward={"mode": "points"}, weights=only)
+    assert {response["reward"] for response in other[1]["group"]["responses"]} <= {0.0, 1.0}
+    assert not {0.0, 1.0}.issuperset(rewards)
+    assert (await recorded.get("/v1/ledger")).json()["recorded"] == before
+
+
+async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request(*"abcdefgh", run="r"))
+    *_, last = await lines(recorded, run="r", on_failure="error")
+    assert last["problem"]["type"] == "urn:adjudge:judging-failed"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"run": "nobody"}, 404, None),
+        ({"run": "r", "reward": {"mode": "likert"}}, 422, "reward.mode"),
+        ({"run": "r", "weights": {"typo": 1}}, 422, "weights"),
+        ({"run": "r", "weights": {"fact": -1}}, 422, None),
+        ({"run": "r", "first_step": 2, "last_step": 1}, 422, ""),
+        ({"run": "r", "modus": "gate"}, 422, "modus"),
+    ],
+)
+async def test_an_invalid_recomputation_is_refused_at_once(
+    recorded: httpx2.AsyncClient, body: dict[str, Any], status: int, field: str | None
+) -> None:
+    await post(recorded, request(run="r"))
+    answer = await recorded.post("/v1/rewards/recompute", json=body)
+    assert answer.status_code == status
+    errors = checked_problem(answer)["errors"]
+    assert [error["field"] for error in errors] == ([] if field is None else [field])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"run": "r", "after": "nonsense"},
+        {"run": "r", "after": "____________________________AAAAAAAA"},
+        {"run": "r", "rubric": "No Reference"},
+        {"run": "r", "status": "perhaps"},
+        {"run": "r", "limit": 501},
+        {"run": "r", "step": 2**63},
+    ],
+    ids=str,
+)
+async def test_an_invalid_query_is_refused(recorded: httpx2.AsyncClient, params: dict[str, Any]) -> None:
+    answer = await recorded.get("/v1/verdicts", params=params)
+    assert answer.status_code == 422
+    checked_problem(answer)
+
+
+async def test_an_unreachable_database_is_a_retryable_error(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody there")
+
+    for method in ("uses", "judged_run", "runs", "run"):
+        monkeypatch.setattr(SQLLedger, method, away)
+    for answer in (
+        await recorded.get("/v1/verdicts", params={"run": "r"}),
+        await recorded.post("/v1/rewards/recompute", json={"run": "r"}),
+        await recorded.get("/v1/runs"),
+        await recorded.get("/v1/runs/r"),
+    ):
+        problem = checked_problem(answer)
+        assert (answer.status_code, problem["retryable"]) == (503, True)
+        assert "nobody there" in problem["detail"]
+
+
+async def test_a_service_without_a_ledger_says_so(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/v1/ledger")).json()["keeps"] == "nothing"
+    assert (await http.get("/v1/verdicts", params={"run": "r"})).status_code == 503
+
+
+async def test_verdicts_that_dropout_left_out_count_as_recorded_and_as_written(recorded: httpx2.AsyncClient) -> None:
+    criteria = [{"id": f"c{n}", "description": f"Is right {n}."} for n in range(4)]
+    await post(recorded, request("Yes.", "No.", rubric={"criteria": criteria}, dropout={"keep": 0.5}))
+    state = (await recorded.get("/v1/ledger")).json()
+    assert (state["recorded"], state["waiting"], state["written"]) == (8, 0, 8)
+
+
+async def test_readiness_and_metrics_report_a_spool_that_cannot_be_written(recorded: httpx2.AsyncClient) -> None:
+    assert (await recorded.get("/readyz")).json()["checks"]["ledger"] is True
+    with no_space():
+        await post(recorded, request("Yes."))
+        for _ in range(2000):
+            if (answer := await recorded.get("/readyz?only=ledger")).status_code == 503:
+                break
+            await asyncio.sleep(0.01)
+        detail = checked_problem(answer)["detail"]
+        assert detail.startswith("not ready: ledger (ledger: its spool cannot be written: OSError: No space left")
+        state = (await recorded.get("/v1/ledger")).json()
+        assert (state["waiting"], state["lost"], state["written"]) == (0, 0, 7)
+        assert "No space left" in state["spool_problem"]
+        assert "adjudge_ledger_spool_writable 0.0" in (await recorded.get("/metrics")).text
+        assert (await recorded.get("/readyz?only=replica")).status_code == 200

@@ -1,0 +1,1 @@
+"""What `RubricGRPOTrainer` does in place of TRL: how responses are sampled, and what their advantages need."""
