@@ -70,15 +70,9 @@ class RunGroup:
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
-    """Read the groups of a run, oldest first.
+    """Read the groups of a run, oldest first, and no more once there are `most`.
 
     Groups without texts, without a rubric, or whose criteria are all verified by programs are left out.
-
-    Args:
-        ledger: the ledger.
-        project_id: the project.
-        run: the run's name.
-        most: read no more groups once there are this many; None for all.
 
     Raises:
         DatasetError: the run does not exist, or none of its groups can be judged again.
@@ -232,8 +226,7 @@ class JudgeComparison(NamedTuple):
     def exceeds(self, most_flipped: float) -> str:
         """Return why the switch is not shown to be harmless, as a sentence; empty if it is.
 
-        Args:
-            most_flipped: the largest share of responses whose advantage may change, in [0, 1].
+        The advantage of a share of at most `most_flipped` of the responses, in [0, 1], may change.
         """
         if not self.advantage_flipped.high <= most_flipped:
             return (
@@ -278,11 +271,7 @@ def asked_answers(groups: Sequence[RunGroup], judgements: Sequence[Judgement]) -
 
 
 def compare_judges(groups: Sequence[RunGroup], a: Answers, b: Answers) -> JudgeComparison:
-    """Compare two judges on groups of a run.
-
-    Args:
-        groups: the groups.
-        a, b: what each judge says of each group.
+    """Compare two judges on groups of a run, by what each says of them.
 
     Raises:
         ValueError: no response was judged by both, or a group was ranked.

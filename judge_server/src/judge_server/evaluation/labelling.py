@@ -356,10 +356,7 @@ def labelled_verdicts(found: Sequence[LabelledUse]) -> "list[Measured]":
     """Return the labelled verdicts on which a calibration can be fitted: those of the latest model, with a probability.
 
     The criterion of each is named by its rubric and its id. Verdicts of a cascade or panel, which has no calibration of
-    its own, and those on which people are split, are left out.
-
-    Args:
-        found: labelled verdicts, oldest first.
+    its own, and those on which people are split, are left out. They are given oldest first.
     """
     from judge_server.evaluation.report import Measured
 

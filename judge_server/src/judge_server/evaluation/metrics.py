@@ -147,10 +147,7 @@ def weighted_auroc(scores: Floats, labels: Bools, weights: Floats) -> Floats:
 class RowBootstrap:
     """Resamples of the rows of a data set; parts of it that share rows are resampled together.
 
-    Args:
-        rows: the row of every judgement of the data set, in any order.
-        resamples: number of resamples.
-        seed: seed of the draws.
+    `rows` has the row of every judgement of the data set, in any order.
     """
 
     def __init__(self, rows: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = SEED) -> None:

@@ -242,7 +242,6 @@ def fit_calibration(
     Args:
         measured: labelled verdicts; those without a raw probability are left out.
         descriptions: the description of each criterion, by row and id.
-        name: the calibration's name.
         method: the method, or `auto` for the best one for the number of labels.
         threshold: the lowest calibrated probability that counts as yes; `balanced` chooses the one with the greatest
             balanced accuracy on these labels.
