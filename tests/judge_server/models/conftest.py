@@ -26,6 +26,13 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
+def offline(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The server, of which only the wheel index may be asked."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return site
+
+
+@pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """A folder for models that does not exist yet."""
     return tmp_path / "cache" / "adjudge" / "models"

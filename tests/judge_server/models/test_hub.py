@@ -153,12 +153,11 @@ def test_a_hub_that_never_answers_times_out(site: Site, cache: Path, monkeypatch
             pull(cache)
 
 
-def test_offline_mode_sends_no_request_to_the_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.files[HUB_PATH] = CONTENT
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_offline_mode_sends_no_request_to_the_hub(offline: Site, cache: Path) -> None:
+    offline.files[HUB_PATH] = CONTENT
     with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set"):
         pull(cache)
-    assert site.asked == []
+    assert offline.asked == []
 
 
 def test_a_forbidden_file_names_the_token_variable(site: Site, cache: Path) -> None:

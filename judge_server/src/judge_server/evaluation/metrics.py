@@ -7,7 +7,7 @@ similar (a cluster bootstrap; Field and Welsh 2007).
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Figure: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier", "yes_rate", "label_rate"
 ]
-FIGURES: tuple[Figure, ...] = (
-    "accuracy",
-    "balanced_accuracy",
-    "kappa",
-    "f1",
-    "auroc",
-    "ece",
-    "brier",
-    "yes_rate",
-    "label_rate",
-)
+FIGURES: tuple[Figure, ...] = get_args(Figure)
 
 BINS = 10
 """Number of bins of equal width in the expected calibration error; the last one includes a probability of 1."""

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from trainer_client.wire.ledger import JudgeError
 
 Method: TypeAlias = Literal["platt", "beta", "isotonic"]
 
-METHODS: tuple[Method, ...] = ("platt", "beta", "isotonic")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 FEWEST_LABELS = 8
 """The fewest labels that anything is fitted on."""
