@@ -29,7 +29,7 @@ from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, wei
 from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
 from judge_server.scoring.rewards import effective_weights, reward_of
-from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseRecord
+from rubric_store.ledger.rows import ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
@@ -98,13 +98,6 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     return groups
 
 
-def _options(request: RequestRow) -> RewardOptions:
-    """How a request's rewards were computed; by its mode alone if an older version recorded it."""
-    rules = RewardRules.read(request.reward_rules)
-    mode: Any = request.mode or "weighted_mean"
-    return RewardOptions(mode=mode) if rules is None else rules.reward
-
-
 def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGroup | None:
     request, rows = recorded[0].request, [one.response for one in recorded]
     name = f"{request.request_id}/{rows[0].group_id}"
@@ -125,8 +118,11 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGrou
         responses.append(LabelledResponse(name, prompt, response, judged, {}, **material_of(row, texts)))
     facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
     keys = [(request.step, row.group_id, row.prompt, row.response, row.rubric) for row in rows]
-    options, protocol = _options(request), request.protocol
-    return RunGroup(name, options, protocol, criteria, tuple(responses), tuple(facts), tuple(answers), tuple(keys))
+    rules, mode = RewardRules.read(request.reward_rules), request.mode or "weighted_mean"
+    options = RewardOptions.model_validate({"mode": mode}) if rules is None else rules.reward  # of an older version
+    return RunGroup(
+        name, options, request.protocol, criteria, tuple(responses), tuple(facts), tuple(answers), tuple(keys)
+    )
 
 
 def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:

@@ -260,6 +260,8 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         raise ValueError(f"no example was judged{': ' + plain[0].problem if plain else ''}")
     bootstrap = RowBootstrap([one.example.row for one in accepted])
     measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
+    scored = [one for one in measured if one.score is not None]
+    arrays = verdict_arrays(scored)
     responses = [one for one in accepted if isinstance(one.example, LabelledResponse)]
     refused: dict[str, int] = defaultdict(int)
     for one in plain:
@@ -273,15 +275,9 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         sensitivity=tuple(_sensitivity(judgements, bootstrap)),
         length_bias=_length(responses, bootstrap),
         cost=_cost(accepted, bootstrap),
-        judge_error=_judge_error(measured),
+        judge_error=measure_error([one.row for one in scored], arrays.labels.tolist(), arrays.satisfied.tolist()),
         refused=refused,
     )
-
-
-def _judge_error(measured: Sequence[Measured]) -> JudgeError | None:
-    scored = [one for one in measured if one.score is not None]
-    arrays = verdict_arrays(scored)
-    return measure_error([one.row for one in scored], arrays.labels.tolist(), arrays.satisfied.tolist())
 
 
 def _recurring(judged: Sequence[Judgement]) -> set[str]:
