@@ -34,7 +34,7 @@ from benchmarks.report import publish
 from judge_server.evaluation.fitting.calibrations import import_extra, shrunk_platt
 from judge_server.evaluation.fitting.probes import fit_probe, normalised
 from judge_server.evaluation.metrics import Bools, Floats, VerdictArrays
-from judge_server.models import models_dir
+from judge_server.models.files import models_dir
 from judge_server.ports import Batch
 
 COMPONENTS = 50

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from rubric_store import read_rubric
 from tests.services.processes import Service, serving
 from trainer_client import Client

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelError, convert
+from judge_server.models import convert
+from judge_server.models.catalogue import ModelError
 from judge_server.models.convert import MANIFEST, REQUIRED_PACKAGES
 from tests.judge_server.engines.fixtures import MODEL
 

@@ -42,17 +42,10 @@ from judge_server.ledger.monitoring.metrics import MonitorMetrics
 from judge_server.ledger.prediction import PredictionMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.observability.tracing import TracingTransport
-from judge_server.operations.handlers import (
-    DiscriminateHandler,
-    EvaluateHandler,
-    GenerateHandler,
-    ReverifyHandler,
-    ScoreHandler,
-    ValidateHandler,
-)
 from judge_server.operations.handlers.base import OperationHandler
-from judge_server.operations.handlers.generate import WriterFactory, WriterProvider
-from judge_server.operations.handlers.judging import ClientFactory
+from judge_server.operations.handlers.generate import GenerateHandler, ValidateHandler, WriterFactory, WriterProvider
+from judge_server.operations.handlers.judging import ClientFactory, DiscriminateHandler, EvaluateHandler, ScoreHandler
+from judge_server.operations.handlers.reverify import ReverifyHandler
 from judge_server.operations.queues import CeleryQueue, celery_app
 from judge_server.operations.runner import dispatch_with, work_on
 from judge_server.operations.service import Dispatcher, Operations

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.models import models_dir
+from judge_server.models.files import models_dir
 from tests.deploy.containers.base_images import POSTGRES_IMAGE, PYTHON_IMAGE, VALKEY_IMAGE, make_base_images
 from tests.deploy.containers.podman import COMPOSE, environment, inspect, needs_containers, podman, run
 from tests.deploy.tools import ROOT

@@ -14,7 +14,7 @@ from rubric_store.ledger.rows import JudgedRun, RunRange
 from tests.judge_server.api.console.pages import links, page
 from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.recording import get, post
-from tests.judge_server.evaluation.test_audit import GOOD, STEPS, gamed, run_of
+from tests.judge_server.evaluation.audit.test_report import GOOD, STEPS, gamed, run_of
 from tests.judge_server.support import CRITERIA, request
 
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from judge_server.ports import AnswerForm, Batch, Call, CallFailure, Engine, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.engines.openai.fixtures import LlamaCppServer
 

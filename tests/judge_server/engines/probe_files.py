@@ -10,7 +10,7 @@ import pytest
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.states import HiddenStates
 from judge_server.evaluation.metrics import Floats
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from judge_server.models.probes import LayeredModel
 from judge_server.ports import Batch, Engine, Reply
 from tests.judge_server.engines.fixtures import NO, YES, answers

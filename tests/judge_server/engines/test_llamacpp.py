@@ -19,7 +19,7 @@ from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine, LlamaCppTokenizer
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.judging.plan import ResponsePlan
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from judge_server.ports import (
     Batch,
     Call,

@@ -18,13 +18,14 @@ from judge_server.engines.llamacpp.process import Weights, with_adapter
 from judge_server.errors import CannotLoad, EngineStartError, EngineUnavailable
 from judge_server.judging.preparation import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
-from judge_server.models import fetch, file_sha256
 from judge_server.models.adapters import read_adapter
+from judge_server.models.downloads import fetch
+from judge_server.models.files import file_sha256
 from judge_server.ports import Batch, EngineIdentity
 from tests.judge_server.engines.fixtures import CONTEXT_TOKENS, asked, replies
 from tests.judge_server.engines.systemone.decision_fixtures import decision_gguf
 from tests.judge_server.engines.test_llamacpp import until_it_says
-from tests.judge_server.engines.test_probes import header
+from tests.judge_server.models.test_probes import header
 
 __all__ = ["decision_gguf"]
 

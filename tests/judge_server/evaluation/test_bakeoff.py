@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from judge_server.evaluation.bakeoff import Contender, bake_off, pareto_front
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import LabelledResponse, criterion
-from trainer_client.wire import Usage, Verdict
+from judge_server.evaluation.labelled import LabelledPair, LabelledResponse, criterion
+from trainer_client.wire import Comparison, Usage, Verdict
 
 POINTS = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=12)
 
@@ -85,3 +85,23 @@ def test_a_contender_without_a_verdict_is_a_row_with_a_reason() -> None:
     assert a.differences is None
     assert b.differences is not None
     assert b.differences.quality["balanced_accuracy"].value == -0.5
+
+
+def compared(*scores: float) -> list[Judgement]:
+    """Comparisons with these scores of `a`, in pairs of which people prefer a, b, a, …"""
+    found = []
+    for number, score in enumerate(scores):
+        preferred = "tie" if score == 0.5 else "a" if score else "b"
+        orders = [{"first": place, "status": "ok", "preferred": preferred} for place in "ab"]
+        fields = {"id": "p", "status": "ok", "score": score, "preferred": preferred, "consistent": True}
+        example = LabelledPair(f"r{number}", "?", "x", "y", "b" if number % 2 else "a")
+        found.append(Judgement(example, "", {}, Comparison.model_validate(fields | {"orders": orders})))
+    return found
+
+
+def test_a_pair_is_right_if_the_response_that_people_prefer_is_preferred() -> None:
+    names = [Contender(name, name, {}) for name in ("right", "always a", "tie")]
+    sides = (compared(1.0, 0.0, 1.0, 0.0), compared(1.0, 1.0, 1.0, 1.0), compared(0.5, 0.0, 1.0, 0.0))
+    found = bake_off(list(zip(names, sides, strict=True)), "calls").results
+    assert [one.quality["pairs_right"].value for one in found] == [1.0, 0.5, 0.875]
+    assert [one.differences and one.differences.quality["pairs_right"].value for one in found] == [None, -0.5, -0.125]

@@ -162,9 +162,9 @@ def test_errors_within_tasks_show_where_those_over_all_cancel() -> None:
         for task, high in (("a", True), ("b", False))
         for n in range(40)
     ]
-    (found,) = agreement(some, RowBootstrap([one.row for one in some]))["within"]
+    (found,) = agreement(some, RowBootstrap([one.row for one in some]))["calibration_within"]
     assert (found.by, found.parts, found.n) == ("task", 2, 80)
     assert found.ece.value == pytest.approx(0.3)
     assert found.ece.low <= 0.3 <= found.ece.high
     assert 0.02 < found.by_chance < 0.12
-    assert agreement(some, RowBootstrap([one.row for one in some]))["slices"][0].figures["ece"].value < 1e-9
+    assert agreement(some, RowBootstrap([one.row for one in some]))["agreement"][0].figures["ece"].value < 1e-9

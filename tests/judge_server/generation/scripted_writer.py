@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine
+from judge_server.generation.generator import GeneratedRubric, Generator, InputRow, RubricLookup
 from judge_server.generation.writer import RubricDiscarded, Writer
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, LabelChoice, Reply
 
@@ -32,6 +33,22 @@ class ModelScript:
         if isinstance(call.answer, LabelChoice):
             return Reply(chosen=one, tokens_written=1)
         return Reply(text=one if isinstance(one, str) else json.dumps(one), tokens_written=7)
+
+
+async def generated(
+    kind: type[Generator[Any, Any]],
+    row: InputRow,
+    told: ModelScript,
+    *,
+    find: RubricLookup | None = None,
+    **parameters: Any,
+) -> GeneratedRubric:
+    """The rubric that a kind of generator makes of a row, without the validity pass."""
+    generator = kind(kind.Parameters.model_validate({"validity": False} | parameters), find=find)
+    try:
+        return await generator.make(row, await writer(told))
+    finally:
+        await generator.answers.close()
 
 
 async def discarded(making: Coroutine[Any, Any, object]) -> str:

@@ -12,8 +12,8 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.generation.validity import VALIDITY_PROMPTS, rates_by_kind
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
-from judge_server.operations.handlers import ValidateHandler
 from judge_server.operations.handlers.base import RetryableChunkError
+from judge_server.operations.handlers.generate import ValidateHandler
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore

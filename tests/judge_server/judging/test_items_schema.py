@@ -8,7 +8,7 @@ import pytest
 
 from judge_server.engines.llamacpp.process import LlamaCppProcess
 from judge_server.judging.items import REASON_CHARACTERS, Item, ItemForm, items_schema, json_output_tokens, read_items
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 
 SATISFIED, REASONED = ItemForm("satisfied"), ItemForm("satisfied", reason=True)
 

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.operations.handlers import EvaluateHandler, ScoreHandler, judging
+from judge_server.operations.handlers import judging
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.handlers.judging import (
     CHUNK_RESPONSES,
     LOG_INTERVAL_S,
     ClientFactory,
+    EvaluateHandler,
+    ScoreHandler,
     ThrottledLog,
 )
 from judge_server.ports.operations import WILL_RETRY_HEADER

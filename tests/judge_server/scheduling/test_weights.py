@@ -8,8 +8,8 @@ import pytest
 
 from judge_server.engines.llamacpp.process import Weights, locate_weights
 from judge_server.errors import EngineStartError
-from judge_server.models import CATALOGUE, models_dir
-from judge_server.models.files import HubRecord, write_record
+from judge_server.models.catalogue import CATALOGUE
+from judge_server.models.files import HubRecord, models_dir, write_record
 
 CONTENT = struct.pack("<4sIQQ", b"GGUF", 3, 0, 0) + b"and then some weights"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -13,8 +13,7 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
-from judge_server.operations.handlers import GenerateHandler
-from judge_server.operations.handlers.generate import WriterProvider
+from judge_server.operations.handlers.generate import GenerateHandler, WriterProvider
 from judge_server.ports import Batch, Call, Reply
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store import RubricStore

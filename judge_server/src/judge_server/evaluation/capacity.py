@@ -112,14 +112,9 @@ async def count_workload(
 ) -> Workload:
     """Count the work of plans, in the order in which an engine would take their calls.
 
-    Args:
-        tokenizer: the engine's tokenizer.
-        plans: the plans of the sample.
-        cache: what the engine reuses.
-        responses: the number of responses that the plans are about.
-        previous: the tokens of the prompt before the first one, which a `slot` still holds.
-
-    Of a call that asks for a step too, the longest label is counted, so that the judge writes at most as much.
+    `responses` is the number of responses that the plans are about, and `previous` has the tokens of the prompt before
+    the first one, which a `slot` still holds. Of a call that asks for a step too, the longest label is counted, so that
+    the judge writes at most as much.
 
     Raises:
         UncountableCall: a call has the judge write text, whose length cannot be known.
@@ -230,13 +225,10 @@ PLANNING_S = 600.0
 async def plan_sample(
     judge: Judge, rubrics: RubricSource, request: RewardRequest, *, criteria_share: float = 1.0
 ) -> list[ResponsePlan]:
-    """Return the plans of a request's groups, in order. A ranking's later rounds are planned as if all were tied.
+    """Return the plans of a request's groups, in order, by a started judge.
 
-    Args:
-        judge: a started judge.
-        rubrics: where references are looked up.
-        request: the sample, and how it is judged.
-        criteria_share: the share of each rubric's criteria to plan, evenly picked and at least one.
+    A ranking's later rounds are planned as if all were tied. Of each rubric's criteria, a share of `criteria_share` is
+    planned, evenly picked and at least one.
 
     Raises:
         ServiceError: as for a request for rewards.
@@ -393,10 +385,7 @@ class Estimate(NamedTuple):
 def estimate(demand: Demand, seconds_per_response: float, gpus_per_replica: int) -> Estimate:
     """Return the fewest replicas that are at most `MOST_BUSY` busy and judge a step in time.
 
-    Args:
-        demand: what is asked.
-        seconds_per_response: the seconds that one replica works on a response.
-        gpus_per_replica: the GPUs of a replica.
+    A replica works `seconds_per_response` on each response.
 
     Raises:
         ValueError: a number is not above 0, or one response takes longer than a step may.

@@ -29,7 +29,7 @@ from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, wei
 from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
 from judge_server.scoring.rewards import effective_weights, reward_of
-from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseRecord
+from rubric_store.ledger.rows import ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages
 from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, RewardOptions, Verdict
@@ -70,15 +70,9 @@ class RunGroup:
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
-    """Read the groups of a run, oldest first.
+    """Read the groups of a run, oldest first, and no more once there are `most`.
 
     Groups without texts, without a rubric, or whose criteria are all verified by programs are left out.
-
-    Args:
-        ledger: the ledger.
-        project_id: the project.
-        run: the run's name.
-        most: read no more groups once there are this many; None for all.
 
     Raises:
         DatasetError: the run does not exist, or none of its groups can be judged again.
@@ -104,13 +98,6 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     return groups
 
 
-def _options(request: RequestRow) -> RewardOptions:
-    """How a request's rewards were computed; by its mode alone if an older version recorded it."""
-    rules = RewardRules.read(request.reward_rules)
-    mode: Any = request.mode or "weighted_mean"
-    return RewardOptions(mode=mode) if rules is None else rules.reward
-
-
 def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGroup | None:
     request, rows = recorded[0].request, [one.response for one in recorded]
     name = f"{request.request_id}/{rows[0].group_id}"
@@ -131,8 +118,11 @@ def _group(recorded: Sequence[UseRecord], texts: Mapping[bytes, str]) -> RunGrou
         responses.append(LabelledResponse(name, prompt, response, judged, {}, **material_of(row, texts)))
     facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
     keys = [(request.step, row.group_id, row.prompt, row.response, row.rubric) for row in rows]
-    options, protocol = _options(request), request.protocol
-    return RunGroup(name, options, protocol, criteria, tuple(responses), tuple(facts), tuple(answers), tuple(keys))
+    rules, mode = RewardRules.read(request.reward_rules), request.mode or "weighted_mean"
+    options = RewardOptions.model_validate({"mode": mode}) if rules is None else rules.reward  # of an older version
+    return RunGroup(
+        name, options, request.protocol, criteria, tuple(responses), tuple(facts), tuple(answers), tuple(keys)
+    )
 
 
 def labelled_by_judge(groups: Sequence[RunGroup]) -> list[LabelledResponse]:
@@ -232,8 +222,7 @@ class JudgeComparison(NamedTuple):
     def exceeds(self, most_flipped: float) -> str:
         """Return why the switch is not shown to be harmless, as a sentence; empty if it is.
 
-        Args:
-            most_flipped: the largest share of responses whose advantage may change, in [0, 1].
+        The advantage of a share of at most `most_flipped` of the responses, in [0, 1], may change.
         """
         if not self.advantage_flipped.high <= most_flipped:
             return (
@@ -278,11 +267,7 @@ def asked_answers(groups: Sequence[RunGroup], judgements: Sequence[Judgement]) -
 
 
 def compare_judges(groups: Sequence[RunGroup], a: Answers, b: Answers) -> JudgeComparison:
-    """Compare two judges on groups of a run.
-
-    Args:
-        groups: the groups.
-        a, b: what each judge says of each group.
+    """Compare two judges on groups of a run, by what each says of them.
 
     Raises:
         ValueError: no response was judged by both, or a group was ranked.

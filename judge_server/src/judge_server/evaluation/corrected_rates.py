@@ -91,15 +91,9 @@ def effective_size(clusters: Iterable[PassCount]) -> float:
 
 
 def measure_error(rows: Sequence[Hashable], labels: Collection[bool], passed: Collection[bool]) -> JudgeError | None:
-    """Measure a judge's sensitivity and specificity by labelled verdicts.
+    """Measure a judge's sensitivity and specificity by labelled verdicts; None if one of the labels does not occur.
 
-    Args:
-        rows: the row of the data set of each verdict; verdicts of one row are a cluster.
-        labels: whether people say that the criterion is met.
-        passed: whether the judge says so.
-
-    Returns:
-        None if one of the two labels does not occur.
+    Each verdict has its row of the data set, which is a cluster, what people say, and what the judge says.
     """
     given = list(zip(rows, labels, passed, strict=True))
     rates = []
@@ -183,9 +177,7 @@ class ErrorSource(NamedTuple):
 def source_for(judges: Collection[tuple[str, int]], sources: Iterable[ErrorSource]) -> ErrorSource:
     """Return the first measurement of the judge of a run.
 
-    Args:
-        judges: the pairs of a fingerprint and a number of votes that the run was judged with.
-        sources: the measurements.
+    `judges` has the pairs of a fingerprint and a number of votes that the run was judged with.
 
     Raises:
         UncorrectableError: the run has no judge or several, or none of the sources measured its judge.
@@ -250,11 +242,7 @@ def correct_rates(
 ) -> CorrectedRates:
     """Correct the pass rates of a run by the measurement of its judge; without one, say why they are as observed.
 
-    Args:
-        run: the run's name.
-        judges: the pairs of a fingerprint and a number of votes that the run was judged with.
-        observed: the rates by criterion.
-        sources: the measurements of judges.
+    `judges` and `sources` are as for `source_for`.
     """
     rates, source, error, reason = tuple(observed), None, None, None
     try:

@@ -306,9 +306,7 @@ def read_dataset(
 ) -> tuple[Reader, list[Example]]:
     """Read `READER:PATH`, or the path or URL of a file of your own rows; return the reader and the examples in order.
 
-    Args:
-        dataset: the data set.
-        columns, notify: as for `read_rows`.
+    `columns` and `notify` are as for `read_rows`.
 
     Raises:
         DatasetError: the file cannot be read, has another form, or has no example.

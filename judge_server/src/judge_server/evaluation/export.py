@@ -214,6 +214,8 @@ class _Rows:
     def __init__(self, query: ExportQuery) -> None:
         self.labels: Mapping[JudgedText, bool] = {}
         self._query = query
+        makers = {"pairs": self._pairs, "best": self._best, "sft": self._sft, "verdicts": self._verdicts}
+        self._make = makers[query.kind]
         self._counts: Counter[str] = Counter()
         self._seen: set[bytes] = set()
         self._messages: bool | None = True if query.conversational else None
@@ -237,16 +239,7 @@ class _Rows:
         """Make the rows of groups of comparable responses."""
         for group in groups:
             self._counts["responses"] += len(group)
-            match self._query.kind:
-                case "pairs":
-                    rows = self._pairs(group, texts)
-                case "best":
-                    rows = self._best(group, texts)
-                case "sft":
-                    rows = self._sft(group, texts)
-                case "verdicts":
-                    rows = self._verdicts(group, texts)
-            for row in rows:
+            for row in self._make(group, texts):
                 self._counts["rows"] += 1
                 yield row
 
@@ -345,7 +338,7 @@ class _Rows:
         sign = -1.0 if criterion.avoided else 1.0
         use = "probability" if all(verdict.probability is not None for _, verdict in scored) else "score"
         valued = [(one, sign * getattr(verdict, use)) for one, verdict in scored]
-        met = {one.key: _is_met(verdict) for one, verdict in scored}
+        met = {one.key: (verdict.score or 0.0) >= MET_FROM for one, verdict in scored}
         if len(scored) >= 2 and len(set(met.values())) == 1:
             self._counts["tied"] += 1
             return
@@ -445,7 +438,3 @@ def _known_reward(one: UseRecord) -> float:
 def _origin(one: UseRecord) -> Row:
     """Return where a row is from, as the console and `GET /v1/verdicts` name it."""
     return {"step": one.request.step, "group": one.response.group_id}
-
-
-def _is_met(verdict: Verdict) -> bool:
-    return verdict.score is not None and verdict.score >= MET_FROM

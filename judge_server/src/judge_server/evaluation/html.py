@@ -68,7 +68,7 @@ def render_page(name: str, heading: Mapping[str, Any], **shown: Any) -> str:
 
 def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
     """Render the page of an evaluation."""
-    parts = [one for one in evaluation.slices if one.by != "all"]
+    parts = [one for one in evaluation.agreement if one.by != "all"]
     return render_page(
         "report",
         heading,
@@ -76,8 +76,10 @@ def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
         headings=HEADINGS,
         changes=CHANGES,
         rows=evaluation.overall.rows,
-        reliability_plot=reliability_plot(evaluation.bins, evaluation.raw_bins) if evaluation.bins else "",
-        roc_plot=roc_plot(evaluation.curve) if evaluation.curve else "",
+        reliability_plot=reliability_plot(evaluation.reliability, evaluation.raw_reliability)
+        if evaluation.reliability
+        else "",
+        roc_plot=roc_plot(evaluation.roc) if evaluation.roc else "",
         parts_plot=interval_plot(parts) if parts else "",
     )
 

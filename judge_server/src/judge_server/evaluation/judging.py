@@ -165,16 +165,9 @@ async def judge_examples(
     deadline_s: float = 3600.0,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Judgement]:
-    """Judge examples, or take them from the log; return the judgements in order.
+    """Judge examples, or take them from the log, which gets every new judgement; return the judgements in order.
 
-    Args:
-        client: a client of the service.
-        work: the examples, each with the variant to judge.
-        choice: the judge and the judging options.
-        log: the log, which gets every new judgement.
-        concurrency: the number of requests under way.
-        deadline_s: the deadline of a request, in seconds.
-        advance: called after each judgement.
+    `work` has the examples, each with the variant to judge. `advance` is called after each judgement.
 
     Raises:
         AdjudgeError: the service cannot be asked, or refuses every request. What was judged is in the log.

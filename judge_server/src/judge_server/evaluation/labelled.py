@@ -126,10 +126,7 @@ def labelled_response(
 ) -> LabelledResponse:
     """Build the example of a response from what is asked about it.
 
-    Args:
-        row, prompt, response, task: as in `LabelledResponse`.
-        asked: the id and the description of each criterion, and its label if it has one.
-        fields: further fields of the example.
+    `asked` has the id and the description of each criterion, and its label if it has one.
     """
     criteria, labels = [], {}
     for name, description, label in asked:

@@ -86,7 +86,7 @@ def rank(
         judged = [verdict for _, verdict in use.votes if verdict is not None]
         first = use.votes[0][0]
         if judged and first.digest not in found:
-            probability = sum(_probability(one) for one in judged) / len(judged)
+            probability = sum(one.score if one.probability is None else one.probability for one in judged) / len(judged)
             shadow = shadows.get(use.response.rubric or b"", {}).get(first.criterion)
             reasons = dict(_reasons(use, judged, probability, shadow))
             close = _closeness(_calibrated(use, judged, probability, maps)) * _worth(counts.get(criterion_name(use), 0))
@@ -156,10 +156,6 @@ def _worth(labels: int) -> float:
 def _raw_probabilities(votes: Iterable[VerdictRow]) -> list[float]:
     """Return those that a calibration can map: not of a cascade or panel, which has none of its own."""
     return [row.raw_probability for row in votes if row.raw_probability is not None and row.members is None]
-
-
-def _probability(row: VerdictRow) -> float:
-    return row.score if row.probability is None else row.probability
 
 
 def consensus(labels: Sequence[LabelRow]) -> bool | None:
@@ -356,10 +352,7 @@ def labelled_verdicts(found: Sequence[LabelledUse]) -> "list[Measured]":
     """Return the labelled verdicts on which a calibration can be fitted: those of the latest model, with a probability.
 
     The criterion of each is named by its rubric and its id. Verdicts of a cascade or panel, which has no calibration of
-    its own, and those on which people are split, are left out.
-
-    Args:
-        found: labelled verdicts, oldest first.
+    its own, and those on which people are split, are left out. They are given oldest first.
     """
     from judge_server.evaluation.report import Measured
 

@@ -7,7 +7,7 @@ similar (a cluster bootstrap; Field and Welsh 2007).
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Figure: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier", "yes_rate", "label_rate"
 ]
-FIGURES: tuple[Figure, ...] = (
-    "accuracy",
-    "balanced_accuracy",
-    "kappa",
-    "f1",
-    "auroc",
-    "ece",
-    "brier",
-    "yes_rate",
-    "label_rate",
-)
+FIGURES: tuple[Figure, ...] = get_args(Figure)
 
 BINS = 10
 """Number of bins of equal width in the expected calibration error; the last one includes a probability of 1."""
@@ -147,10 +137,7 @@ def weighted_auroc(scores: Floats, labels: Bools, weights: Floats) -> Floats:
 class RowBootstrap:
     """Resamples of the rows of a data set; parts of it that share rows are resampled together.
 
-    Args:
-        rows: the row of every judgement of the data set, in any order.
-        resamples: number of resamples.
-        seed: seed of the draws.
+    `rows` has the row of every judgement of the data set, in any order.
     """
 
     def __init__(self, rows: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = SEED) -> None:

@@ -6,7 +6,7 @@ never enters a figure of agreement.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -220,50 +220,32 @@ class CostFigures(NamedTuple):
     seconds: Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """The report on a judge. Parts for which the data set has no examples are None or empty."""
 
-    slices: tuple[Slice, ...]
-    within: tuple[WithinFigures, ...] = ()
-    bins: tuple[ReliabilityBin, ...] = ()
-    raw_bins: tuple[ReliabilityBin, ...] = ()
-    curve: tuple[tuple[float, float], ...] = ()
+    agreement: tuple[Slice, ...]
+    calibration_within: tuple[WithinFigures, ...] = ()
+    reliability: tuple[ReliabilityBin, ...] = ()
+    raw_reliability: tuple[ReliabilityBin, ...] = ()
+    roc: tuple[tuple[float, float], ...] = ()
     grades: GradeFigures | None = None
     steps: StepFigures | None = None
     pairs: PairFigures | None = None
     votes: VoteFigures | None = None
     sensitivity: tuple[SensitivityFigures, ...] = ()
-    length: Estimate | None = None
+    length_bias: Estimate | None = None
     cost: CostFigures | None = None
     judge_error: JudgeError | None = None
-    refused: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = {}
 
     @property
     def overall(self) -> Slice:
         """The figures of all judgements."""
-        return self.slices[0]
+        return self.agreement[0]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON; undefined numbers are null."""
-        return {
-            "level": LEVEL,
-            "resamples": RESAMPLES,
-            "agreement": as_json(self.slices),
-            "calibration_within": as_json(self.within),
-            "reliability": as_json(self.bins),
-            "raw_reliability": as_json(self.raw_bins),
-            "roc": as_json(self.curve),
-            "grades": as_json(self.grades),
-            "steps": as_json(self.steps),
-            "pairs": as_json(self.pairs),
-            "votes": as_json(self.votes),
-            "sensitivity": as_json(self.sensitivity),
-            "length_bias": as_json(self.length),
-            "cost": as_json(self.cost),
-            "judge_error": as_json(self.judge_error),
-            "refused": dict(self.refused),
-        }
+        return {"level": LEVEL, "resamples": RESAMPLES, **as_json(self._asdict())}
 
 
 def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
@@ -278,6 +260,8 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         raise ValueError(f"no example was judged{': ' + plain[0].problem if plain else ''}")
     bootstrap = RowBootstrap([one.example.row for one in accepted])
     measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
+    scored = [one for one in measured if one.score is not None]
+    arrays = verdict_arrays(scored)
     responses = [one for one in accepted if isinstance(one.example, LabelledResponse)]
     refused: dict[str, int] = defaultdict(int)
     for one in plain:
@@ -289,17 +273,11 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         pairs=_pairs([one for one in accepted if isinstance(one.example, LabelledPair)], bootstrap),
         votes=_votes(responses, bootstrap),
         sensitivity=tuple(_sensitivity(judgements, bootstrap)),
-        length=_length(responses, bootstrap),
+        length_bias=_length(responses, bootstrap),
         cost=_cost(accepted, bootstrap),
-        judge_error=_judge_error(measured),
+        judge_error=measure_error([one.row for one in scored], arrays.labels.tolist(), arrays.satisfied.tolist()),
         refused=refused,
     )
-
-
-def _judge_error(measured: Sequence[Measured]) -> JudgeError | None:
-    scored = [one for one in measured if one.score is not None]
-    arrays = verdict_arrays(scored)
-    return measure_error([one.row for one in scored], arrays.labels.tolist(), arrays.satisfied.tolist())
 
 
 def _recurring(judged: Sequence[Judgement]) -> set[str]:
@@ -340,11 +318,11 @@ def agreement(
     raw = [one.likelihood if one.raw_probability is None else one.raw_probability for one in known]
     scored = [one for one in measured if one.score is not None]
     return {
-        "slices": tuple(slices),
-        "within": tuple(divided),
-        "bins": reliability(calibrated, labels) if known else (),
-        "raw_bins": reliability(raw, labels) if known and raw != calibrated else (),
-        "curve": roc([one.likelihood for one in scored], [one.is_labelled_met for one in scored]) if scored else (),
+        "agreement": tuple(slices),
+        "calibration_within": tuple(divided),
+        "reliability": reliability(calibrated, labels) if known else (),
+        "raw_reliability": reliability(raw, labels) if known and raw != calibrated else (),
+        "roc": roc([one.likelihood for one in scored], [one.is_labelled_met for one in scored]) if scored else (),
         "grades": _grades(scored, bootstrap),
     }
 

@@ -297,8 +297,6 @@ class Generator(ABC, Generic[RowT, ParametersT]):
         """Run the validity pass if `validity` is set, and return the rubric.
 
         Args:
-            writer: the judge of validity.
-            criteria: the checked criteria.
             metadata: what is stored with the version, besides validity: the question, and more.
             correct: the known answer to the question.
             judged: the criteria to judge; by default all.

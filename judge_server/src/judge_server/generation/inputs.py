@@ -117,11 +117,7 @@ async def make_record(
 ) -> dict[str, Any]:
     """Make the rubric of an input, and return it as a record of `rubrics.jsonl`.
 
-    Args:
-        generator: makes the rubric.
-        made_from: the input.
-        writer: counts the usage of this input alone.
-        prefix: the prefix of the rubric's name.
+    The writer counts the usage of this input alone; `prefix` begins the rubric's name.
 
     Raises:
         RubricDiscarded: the model's output is not a valid rubric.

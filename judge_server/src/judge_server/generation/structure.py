@@ -49,10 +49,7 @@ def check_drafts(
     """Check drafts for their kinds and weights, for duplicates, and for leaks of the reference answers.
 
     Args:
-        drafts: the drafts.
-        kinds: the allowed kinds of criteria.
         weights: the lowest and the highest weight.
-        references: the reference answers.
         integer_weights: whether weights must be integers other than 0.
         positive: whether at least one weight must be above 0.
 
@@ -123,12 +120,9 @@ def words(text: str) -> list[str]:
 def criteria_from_drafts(
     drafts: Iterable[Draft], prefix: Callable[[Draft], str] = attrgetter("kind"), **fields: Any
 ) -> tuple[Criterion, ...]:
-    """Turn checked drafts into criteria with ids by kind: `factual-1`, `process-1`, `factual-2`, …
+    """Turn checked drafts into criteria with ids by kind or another `prefix`: `factual-1`, `process-1`, `factual-2`, …
 
-    Args:
-        drafts: the drafts.
-        prefix: gives what the ids count by, if not by kind.
-        fields: further fields of every criterion.
+    `fields` are further fields of every criterion.
     """
     seen: Counter[str] = Counter()
     criteria = []

@@ -52,26 +52,18 @@ async def judge_items(
     Raises:
         WriterFailed: the engine gave no answer.
     """
-    return [await _judge_item(writer, one, question, correct, prompt_templates) for one in criteria]
-
-
-async def _judge_item(
-    writer: Writer, criterion: Criterion, question: str, correct: str | None, prompt_templates: GeneratorTemplates
-) -> ItemValidity:
-    prompt = prompt_templates(
-        "validity",
-        question=question,
-        correct=correct,
-        kind=criterion.kind,
-        negative=criterion.weight < 0,
-        description=criterion.description,
-    )
-    system = prompt_templates("checker.system")
-    try:
-        verdict = await writer.write_json(ValidityVerdict, prompt, system=system, max_tokens=MAX_VERDICT_TOKENS)
-    except RubricDiscarded as unreadable:
-        return ItemValidity(criterion.id, kind_of(criterion), None, str(unreadable))
-    return ItemValidity(criterion.id, kind_of(criterion), verdict.valid, verdict.reason)
+    system, items = prompt_templates("checker.system"), []
+    for one in criteria:
+        shown = {"kind": one.kind, "negative": one.weight < 0, "description": one.description}
+        prompt = prompt_templates("validity", question=question, correct=correct, **shown)
+        valid: bool | None = None
+        try:
+            verdict = await writer.write_json(ValidityVerdict, prompt, system=system, max_tokens=MAX_VERDICT_TOKENS)
+            valid, reason = verdict.valid, verdict.reason
+        except RubricDiscarded as unreadable:
+            reason = str(unreadable)
+        items.append(ItemValidity(one.id, kind_of(one), valid, reason))
+    return items
 
 
 def kind_of(criterion: Criterion) -> str:

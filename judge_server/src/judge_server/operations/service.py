@@ -173,7 +173,8 @@ class Operations:
         """
         identified = None
         if submission is not None:
-            identified = Submission(submission, await asyncio.to_thread(_digest, kind, request))
+            encoded = await asyncio.to_thread(json.dumps, [kind, dict(request)], sort_keys=True)
+            identified = Submission(submission, hashlib.sha256(encoded.encode()).digest())
             if (existing := await self._store.find_submission(project_id, identified)) is not None:
                 return existing
         handler = self._handlers.get(kind)
@@ -185,7 +186,9 @@ class Operations:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
         options, chunks = await handler.split(project_id, parsed)
-        if (size := await asyncio.to_thread(_size, options)) > MAX_STORED_REQUEST_BYTES:
+        if (
+            size := len(await asyncio.to_thread(json.dumps, options, separators=(",", ":")))
+        ) > MAX_STORED_REQUEST_BYTES:
             raise InvalidOperationError(
                 f"the request without its inputs has {size:,} bytes as JSON, above the limit of "
                 f"{MAX_STORED_REQUEST_BYTES:,}; if its rubric is that large, publish it and send its reference"
@@ -250,14 +253,6 @@ class Operations:
         operation = _require_found(await self._store.retry(project_id, operation_id), operation_id)
         self._dispatcher.wake()
         return operation
-
-
-def _digest(kind: OperationKind, request: Mapping[str, JsonValue]) -> bytes:
-    return hashlib.sha256(json.dumps([kind, dict(request)], sort_keys=True).encode()).digest()
-
-
-def _size(options: Mapping[str, JsonValue]) -> int:
-    return len(json.dumps(options, separators=(",", ":")))
 
 
 def _require_found(item: T | None, operation_id: str) -> T:

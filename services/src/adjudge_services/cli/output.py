@@ -149,7 +149,7 @@ def describe_error(error: Exception) -> str | None:
     from judge_server.evaluation.fitting.calibrations import MissingExtraError  # with numpy, which takes long to import
     from judge_server.generation.results import MatplotlibMissing
     from judge_server.ledger.spool import QuarantineFull
-    from judge_server.models import ModelError
+    from judge_server.models.catalogue import ModelError
 
     rare = EngineStartError | EngineUnavailable | MissingExtraError | MatplotlibMissing | ModelError | QuarantineFull
     return str(error) if isinstance(error, rare) else None

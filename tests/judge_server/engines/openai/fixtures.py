@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from judge_server.engines.llamacpp.process import LlamaCppProcess
 from judge_server.engines.openai.engine import OpenAIEngine
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.engines.servers.misbehaving import TRIGGER, MisbehavingServer
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from judge_server.engines.llamacpp.process import LlamaCppProcess
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from tests.judge_server.engines.openai.fixtures import MODEL
 from tests.judge_server.engines.systemone.decision_gguf import make_decision_model
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from tests.services.command import adjudge, failure_of
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("migrated")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rubric_store import SQLLedger
-from tests.judge_server.evaluation.test_audit import BY_DEED, BY_PHRASE, gamed, record, run_of
+from tests.judge_server.evaluation.audit.test_report import BY_DEED, BY_PHRASE, gamed, record, run_of
 from tests.services.command import adjudge, failure_of
 
 

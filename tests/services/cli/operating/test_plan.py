@@ -18,7 +18,7 @@ from judge_server.evaluation.capacity import (
     judge_layouts,
     published_rates,
 )
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from tests.services.command import adjudge, failure_of
 
 pytestmark = pytest.mark.usefixtures("migrated")

@@ -15,7 +15,8 @@ import httpx2
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp
 from judge_server.engines.systemone.engine import DecisionClient, Limits
 from judge_server.errors import EngineStartError, EngineUnavailable
-from judge_server.models import ModelError, check_installed, model_path, models_dir, parse_model_reference
+from judge_server.models.catalogue import ModelError, parse_model_reference
+from judge_server.models.files import check_installed, model_path, models_dir
 from judge_server.models.probes import asks_of
 
 START_TIMEOUT_S = 180.0

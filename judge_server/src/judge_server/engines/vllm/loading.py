@@ -23,7 +23,7 @@ from pydantic import Field, JsonValue, PositiveInt, model_validator
 
 from judge_server.engines.common import LoraPath, SleepLevel, UrlOptions
 from judge_server.errors import CannotLoad, EngineStartError
-from judge_server.models import file_sha256
+from judge_server.models.files import file_sha256
 from judge_server.ports import Adapter
 
 ARGUMENT_PREFIX = "arg."

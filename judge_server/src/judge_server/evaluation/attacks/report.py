@@ -140,11 +140,9 @@ def plan_attacks(
     limit: int | None = None,
     targets_per_attack: int = 1,
 ) -> AttackPlan:
-    """Choose which attack is made on which response.
+    """Choose which attack is made on which response: those that fail a criterion, in turn.
 
     Args:
-        responses: labelled responses. Those that fail a criterion are attacked, in turn.
-        attacks: the attacks.
         limit: at most so many attacks, kinds in turn, by a fixed hash.
         targets_per_attack: the number of responses that each attack is made on.
 
@@ -185,10 +183,7 @@ def under_rubric(responses: Sequence[LabelledResponse], criteria: Sequence[Crite
 def measure_attacks(plan: AttackPlan, name: str, answered: Sequence[Judgement] | str) -> DefenceResult:
     """Compute the figures of a judge with the defences `name`.
 
-    Args:
-        plan: what was judged.
-        name: the defences.
-        answered: the judgements of `plan.examples`, in order; or why there are none.
+    `answered` has the judgements of `plan.examples`, in order; or says why there are none.
     """
     if isinstance(answered, str):
         return DefenceResult(name, answered)

@@ -167,9 +167,7 @@ class _Bootstrap:
     def compare(self, samples: Sequence[_Sample], tests: int = 1) -> AuditComparison:
         """Return the trends of the run and another on the same samples.
 
-        Args:
-            samples: the samples.
-            tests: among how many comparisons this one is looked for: the reading's level is divided by it (Bonferroni).
+        This comparison is looked for among `tests`, by which the reading's level is divided (Bonferroni).
         """
         prompts = [one.prompt for one in samples]
         late, own, other = (np.array([one[place] for one in samples], dtype=float) for place in (1, 2, 3))

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from trainer_client.wire.runs import JudgeError
 
 Method: TypeAlias = Literal["platt", "beta", "isotonic"]
 
-METHODS: tuple[Method, ...] = ("platt", "beta", "isotonic")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 FEWEST_LABELS = 8
 """The fewest labels that anything is fitted on."""
@@ -147,7 +147,7 @@ def shrunk_platt(p: Floats, y: Bools, member: Bools | None = None) -> Floats:
     parts = np.zeros((len(p), 0), dtype=bool) if member is None else member
     belongs = np.column_stack([np.ones(len(p)), parts])
     deviations = np.array([SPREAD_OF_JUDGES, *[SPREAD_OF_PARTS] * parts.shape[1]])
-    x, expit = _log_odds(p), import_extra("scipy.special").expit
+    x, expit = np.log(p) - np.log1p(-p), import_extra("scipy.special").expit
 
     def loss(flat: Floats) -> tuple[float, Floats]:
         own = flat.reshape(-1, 2)
@@ -167,10 +167,6 @@ def shrunk_platt(p: Floats, y: Bools, member: Bools | None = None) -> Floats:
 def _map_of(own: Floats) -> ProbabilityMap:
     """Return the map of a log-slope and an intercept; shape (2,)."""
     return ProbabilityMap(float(np.exp(own[0])), float(own[1]))
-
-
-def _platt(p: Floats, y: Bools) -> ProbabilityMap:
-    return _map_of(shrunk_platt(p, y)[0])
 
 
 def _beta(p: Floats, y: Bools) -> ProbabilityMap:
@@ -196,15 +192,9 @@ def _isotonic(p: Floats, y: Bools) -> ProbabilityMap:
 
 
 _FITS: Mapping[Method, Callable[[Floats, Bools], ProbabilityMap]] = {
-    "platt": _platt,
     "beta": _beta,
     "isotonic": _isotonic,
 }
-
-
-def _log_odds(p: Floats) -> Floats:
-    odds: Floats = np.log(p) - np.log1p(-p)
-    return odds
 
 
 def _balanced_threshold(calibrated: Floats, y: Bools) -> float:
@@ -242,7 +232,6 @@ def fit_calibration(
     Args:
         measured: labelled verdicts; those without a raw probability are left out.
         descriptions: the description of each criterion, by row and id.
-        name: the calibration's name.
         method: the method, or `auto` for the best one for the number of labels.
         threshold: the lowest calibrated probability that counts as yes; `balanced` chooses the one with the greatest
             balanced accuracy on these labels.

@@ -91,12 +91,7 @@ class EmbeddingEndpoint:
 async def semantic_distances(
     endpoint: EmbeddingEndpoint, problems: Sequence[Sequence[str]], *, concurrency: int
 ) -> list[float | str | None]:
-    """Compute the semantic distance of the responses to each problem.
-
-    Args:
-        endpoint: the embedding endpoint.
-        problems: the responses to each problem. Blank responses have no embedding and are left out.
-        concurrency: maximum number of problems in work at a time.
+    """Compute the semantic distance of the responses to each problem, of which blank ones are left out.
 
     Returns:
         For each problem, the mean cosine distance over its pairs, in [0, 2]; None with fewer than two texts; the

@@ -293,14 +293,12 @@ def interval(
     values.
 
     Args:
-        items: the problems.
         measure: computes the measure of any items; None if there is no data.
         value: the measure of all items.
         share: whether the measure is a mean of values in [0, 1].
-        resamples: number of resamples; 0 computes no interval.
 
     Returns:
-        The bounds; (None, None) without resamples, and for a measure other than a share if all resampled values are
+        The bounds; (None, None) with 0 resamples, and for a measure other than a share if all resampled values are
         equal, since the items are then too few or too similar to estimate how much it varies.
     """
     if not resamples:
@@ -336,13 +334,7 @@ STEP_CRITERION = {
 def step_groups(
     prompt: str | Sequence[Any], text: str, *, ground_truth: str | None, reference_answer: str | None = None
 ) -> list[dict[str, Any]]:
-    """Build a group of one response for each parsed step of a solution, in order; none if it has no step headers.
-
-    Args:
-        prompt: the problem, as text or messages.
-        text: the solution.
-        ground_truth, reference_answer: shown to the judge if known.
-    """
+    """Build a group of one response for each parsed step of a solution, in order; none if it has no step headers."""
     messages: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     known = {"ground_truth": ground_truth, "reference_answer": reference_answer}
     shown = {name: value for name, value in known.items() if value is not None}
@@ -361,13 +353,8 @@ def win_rates(problems: Sequence[Sequence[Comparison]]) -> dict[str, MeasureEsti
 
     `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (0.5), and a
     pair's score is the mean of its two orders. `tie_rate` is the share of tied pairs. `order_agreement` is the share of
-    pairs whose two orders agree; the rest were decided by the position of the responses.
-
-    Args:
-        problems: the comparisons of each problem; failed ones are left out.
-
-    Returns:
-        The measures; empty if no comparison succeeded.
+    pairs whose two orders agree; the rest were decided by the position of the responses. Failed comparisons are left
+    out; there are no measures if none succeeded.
     """
     judged = [[pair for pair in pairs if pair.score is not None] for pairs in problems]
     rows = [

@@ -1,6 +1,5 @@
 """`reference` (RGR-GRPO): factual and process criteria from a reference answer that agrees with the ground truth."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -72,13 +71,15 @@ class ReferenceGenerator(Generator[ReferenceRow, ReferenceParameters]):
         """Make one rubric; see `Generator.make`. Flag: `result_not_named`, if no factual criterion names the result."""
         reference = await self._verified_reference(row, writer)
         criteria = await self._criteria(row, reference, writer)
+        facts = [one.description for one in criteria if one.kind == "factual"]
+        named = any(contains_result(fact, row.ground_truth) for fact in facts)
         return await self.finish(
             writer,
             criteria,
             {"question": row.question, "ground_truth": row.ground_truth},
             correct=row.ground_truth,
             record={"reference_answer": reference, "reference_answer_given": row.reference_answer is not None},
-            flags=[] if _names_result(criteria, row.ground_truth) else ["result_not_named"],
+            flags=[] if named else ["result_not_named"],
         )
 
     async def _verified_reference(self, row: ReferenceRow, writer: Writer) -> str:
@@ -112,11 +113,6 @@ class ReferenceGenerator(Generator[ReferenceRow, ReferenceParameters]):
         ]
         check_drafts(drafts, kinds=("factual", "process"), weights=(1, 5), references=[reference])
         return criteria_from_drafts(drafts)
-
-
-def _names_result(criteria: Sequence[Criterion], ground_truth: str) -> bool:
-    """Whether a factual criterion contains the ground truth, so that another result does not satisfy it."""
-    return any(one.kind == "factual" and contains_result(one.description, ground_truth) for one in criteria)
 
 
 def _without_prefix(description: str) -> str:

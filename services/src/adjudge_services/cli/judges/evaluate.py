@@ -307,16 +307,16 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
         counts = {"verdicts": whole.n, "rows": whole.rows, "failed": whole.failed, "uncertain": whole.uncertain}
         figures = {HEADINGS[name]: format_estimate(whole.figures[name]) for name in FIGURE_COLUMNS}
         print_metrics({"all": {name: f"{count:,}" for name, count in counts.items() if count} | figures})
-    if len(evaluation.slices) > 1:
+    if len(evaluation.agreement) > 1:
         table = Table("part", header_style="bold")
         for name in ("n", HEADINGS["balanced_accuracy"], HEADINGS["auroc"]):
             table.add_column(name, justify="right", no_wrap=True)
-        for one in evaluation.slices[1:]:
+        for one in evaluation.agreement[1:]:
             shown = [format_estimate(one.figures[name]) for name in ("balanced_accuracy", "auroc")]
             missing = f", {one.failed + one.uncertain:,} without" if one.failed + one.uncertain else ""
             table.add_row(escape(f"{one.by} {one.name or '(none)'}"), f"{one.n:,}{missing}", *shown)
         out.print(table)
-    for divided in evaluation.within:
+    for divided in evaluation.calibration_within:
         out.print(
             f"ECE within each {divided.by}: {format_estimate(divided.ece)}; {divided.by_chance:.2f} if every "
             f"probability were right ({divided.n:,} verdicts of {divided.parts})"
@@ -333,8 +333,8 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
     ):
         if part is not None:
             out.print(f"[bold]{title}[/]: {_sentence(part)}")
-    if evaluation.length is not None:
-        found = format_estimate(evaluation.length)
+    if evaluation.length_bias is not None:
+        found = format_estimate(evaluation.length_bias)
         out.print(f"[bold]length[/]: correlation of length and excess of the probability {found}")
     for why, number in evaluation.refused.items():
         err.print(f"[red]{number} refused:[/] {why}")

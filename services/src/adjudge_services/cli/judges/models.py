@@ -25,19 +25,18 @@ from rich.table import Table
 
 from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
-from judge_server.models import (
-    DEFAULT,
+from judge_server.models.candidates import SLOWEST, Candidate, Fit, fits, recommended, this_machine, why_not_on_hub
+from judge_server.models.catalogue import DEFAULT, parse_model_reference
+from judge_server.models.downloads import fetch
+from judge_server.models.files import (
     DownloadProgress,
     ModelEntry,
     ModelState,
-    fetch,
+    format_bytes,
     installed_path,
     model_entries,
     models_dir,
-    parse_model_reference,
 )
-from judge_server.models.candidates import SLOWEST, Candidate, Fit, fits, recommended, this_machine, why_not_on_hub
-from judge_server.models.files import format_bytes
 
 _STYLES = {
     ModelState.PRESENT: "green",

@@ -1,12 +1,14 @@
-"""`gate`: yes/no criteria, and a judge pass that keeps those satisfied by the reference answer."""
+"""`gate`: yes/no criteria that the reference answer satisfies. `graded`: positive and negative criteria."""
 
+import json
 from typing import Any
 
 import pytest
 
 from judge_server.generation.generator import AnsweredRow, GeneratedRubric
-from judge_server.generation.kinds.dro import GateGenerator, GateParameters
-from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, discarded, writer
+from judge_server.generation.kinds.dro import GateGenerator, GradedGenerator
+from judge_server.ports import JsonOutput
+from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, discarded, generated
 
 ROW = AnsweredRow(question="How many meters does James run?", reference_answer=ANSWER)
 QUESTIONS = [
@@ -22,10 +24,8 @@ def verdicts(*satisfied: bool) -> dict[str, Any]:
 
 
 async def make(told: ModelScript, **parameters: Any) -> GeneratedRubric:
-    """The rubric generated from the input."""
-    return await GateGenerator(GateParameters.model_validate({"validity": False} | parameters)).make(
-        ROW, await writer(told)
-    )
+    """The yes/no criteria generated from the input."""
+    return await generated(GateGenerator, ROW, told, **parameters)
 
 
 async def reason(*said: Any, **parameters: Any) -> str:
@@ -54,9 +54,7 @@ async def test_too_few_satisfied_criteria_give_no_rubric() -> None:
         (criteria(QUESTIONS[:1]), "too_few"),
         (criteria([f"Does it name the number {n}?" for n in range(40)]), "too_many"),
         (criteria([*QUESTIONS, QUESTIONS[0].upper()]), "duplicate_criteria"),
-        (criteria([*QUESTIONS, " "]), "empty_criterion"),
         (criteria([*QUESTIONS, f"Does it say {ANSWER}?"]), "leaks_reference"),
-        ("Does it help?", "unreadable"),
     ],
 )
 async def test_each_mistake_of_the_author_has_its_own_reason(said: Any, expected: str) -> None:
@@ -71,3 +69,42 @@ async def test_verdicts_that_do_not_match_the_criteria_are_discarded(ids: tuple[
 
 async def test_verdicts_that_omit_criteria_are_discarded() -> None:
     assert await reason(criteria(QUESTIONS), verdicts(True, True)) == "too_few"
+
+
+GRADED = {"positive": ["Counts 9 sprints.", "Multiplies 9 by 60."], "negative": ["Forgets the three days."]}
+
+
+async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
+    """The signed criteria generated from the input."""
+    return await generated(GradedGenerator, ROW, told, **parameters)
+
+
+async def test_signs_become_weights_and_ids() -> None:
+    made = await graded(ModelScript(GRADED), scale=6)
+    assert [(c.id, c.weight, c.scale) for c in made.content.criteria] == [
+        ("positive-1", 1, 6),
+        ("positive-2", 1, 6),
+        ("negative-1", -1, 6),
+    ]
+
+
+async def test_negative_criteria_are_asked_for_but_not_required() -> None:
+    told = ModelScript(GRADED | {"negative": []})
+    assert {c.weight for c in (await graded(told)).content.criteria} == {1}
+    form = told.calls[0].answer
+    assert isinstance(form, JsonOutput)
+    assert json.loads(form.schema)["properties"]["negative"]["minItems"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"positive": ["Counts 9 sprints."]}, "too_few"),
+        ({"positive": []}, "too_few"),
+        ({"positive": [f"Writes the number {n}." for n in range(40)]}, "too_many"),
+        ({"negative": ["counts 9 sprints"]}, "duplicate_criteria"),
+        ({"positive": [ANSWER, "Multiplies 9 by 60."]}, "leaks_reference"),
+    ],
+)
+async def test_each_mistake_in_signed_criteria_has_its_own_reason(change: dict[str, Any], expected: str) -> None:
+    assert await discarded(graded(ModelScript(GRADED | change))) == expected

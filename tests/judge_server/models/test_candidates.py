@@ -10,7 +10,7 @@ from adjudge_services.cli.main import app
 from judge_server.engines import engine_from_url
 from judge_server.judging.prompts.library import builtin_sets
 from judge_server.models.candidates import CANDIDATES, Candidate, Machine, fits, recommended, why_not_on_hub
-from tests.models.fake_hub import CONTENT, Site
+from tests.judge_server.models.fake_hub import CONTENT, Site
 
 GB = 10**9
 

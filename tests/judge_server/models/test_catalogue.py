@@ -2,9 +2,8 @@ import dataclasses
 
 import pytest
 
-from judge_server.models import CATALOGUE, DEFAULT, UnknownModel, next_smaller, parse_model_reference
-from judge_server.models.catalogue import HubFile
-from tests.models.fake_hub import tiny_model
+from judge_server.models.catalogue import CATALOGUE, DEFAULT, HubFile, UnknownModel, next_smaller, parse_model_reference
+from tests.judge_server.models.fake_hub import tiny_model
 
 BY_NAME = {model.name: model for model in CATALOGUE}
 

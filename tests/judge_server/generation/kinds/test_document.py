@@ -12,7 +12,7 @@ from judge_server.generation.kinds.document import (
     DocumentParameters,
     DocumentRow,
 )
-from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, writer
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, discarded, generated, writer
 
 TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."
 ANALYSIS = {
@@ -39,9 +39,7 @@ ROW = DocumentRow(text=TEXT)
 
 async def make(told: ModelScript, row: DocumentRow = ROW, **parameters: Any) -> GeneratedRubric:
     """The rubric generated from the input."""
-    return await DocumentGenerator(DocumentParameters.model_validate({"validity": False} | parameters)).make(
-        row, await writer(told)
-    )
+    return await generated(DocumentGenerator, row, told, **parameters)
 
 
 async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
@@ -124,8 +122,6 @@ async def test_an_empty_document_is_discarded_without_asking(text: str) -> None:
     ("change", "expected"),
     [
         ({"question": "What does the document say of heaps?"}, "not_self_contained"),
-        ({"question": "What is the passage about?"}, "not_self_contained"),
-        ({"question": "How does this text define a heap?"}, "not_self_contained"),
         ({"question": " "}, "wrong_shape"),
         (
             {"criteria": [ITEMS[0] | {"description": "Repeats what the passage says."}, *ITEMS[1:]]},
@@ -133,10 +129,8 @@ async def test_an_empty_document_is_discarded_without_asking(text: str) -> None:
         ),
         ({"criteria": ITEMS[:4]}, "too_few"),
         ({"criteria": [ITEMS[0] | {"description": f"Names {n} of them."} for n in range(40)]}, "too_many"),
-        ({"criteria": [ITEMS[0], ITEMS[0], *ITEMS[2:]]}, "duplicate_criteria"),
         ({"criteria": [ITEMS[0] | {"weight": -1}, *ITEMS[1:]]}, "bad_weight"),
         ({"criteria": [item | {"weight": 0} for item in ITEMS]}, "bad_weight"),
-        ({"criteria": [ITEMS[0] | {"description": "."}, *ITEMS[1:]]}, "empty_criterion"),
         ({"criteria": [ITEMS[0] | {"name": " "}, *ITEMS[1:]]}, "wrong_shape"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from judge_server.engines.openai.http import EndpointError
 from judge_server.evaluation.measuring.embeddings import EmbeddingEndpoint, semantic_distances
-from judge_server.models import fetch
+from judge_server.models.downloads import fetch
 from tests.fixtures.embeddings import embedding_server
 
 LLAMACPP = """

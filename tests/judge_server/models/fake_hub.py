@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
-from judge_server.models import DownloadProgress, MirrorPart, Model
+from judge_server.models.catalogue import MirrorPart, Model
+from judge_server.models.files import DownloadProgress
 
 CONTENT = b"GGUF" + random.Random(7).randbytes(299_996)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

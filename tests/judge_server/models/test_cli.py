@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from judge_server.models import CATALOGUE
-from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, Site
+from judge_server.models.catalogue import CATALOGUE
+from tests.judge_server.models.fake_hub import CONTENT, DIGEST, HUB_PATH, Site
 
 RUN = CliRunner()
 ADDRESS = "hf://someone/tiny-GGUF/tiny.gguf"

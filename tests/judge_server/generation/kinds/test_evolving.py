@@ -1,20 +1,17 @@
-"""`graded` and `evolving`: signed criteria, and new ones from current responses."""
+"""`evolving`: new criteria that tell current responses apart, as a version of a rubric in the store."""
 
-import json
 from typing import Any
 
 import pytest
 
-from judge_server.generation.generator import AnsweredRow, GeneratedRubric, RubricLookup
-from judge_server.generation.kinds.dro import GradedGenerator, GradedParameters
-from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingGenerator, EvolvingParameters, EvolvingRow
-from judge_server.ports import JsonOutput, LabelChoice
+from judge_server.generation.generator import GeneratedRubric, RubricLookup
+from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingGenerator, EvolvingRow
+from judge_server.ports import LabelChoice
 from rubric_store import RubricStore
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, generated
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
 
 QUESTION = "How many meters does James run?"
-GRADED = {"positive": ["Counts 9 sprints.", "Multiplies 9 by 60."], "negative": ["Forgets the three days."]}
 NEW = [{"sign": "positive", "description": "Names the unit."}, {"sign": "negative", "description": "Stops too early."}]
 OLD = (
     Criterion(id="first", description="Counts 9 sprints."),
@@ -23,20 +20,12 @@ OLD = (
 )
 
 
-async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
-    """The rubric generated from the input."""
-    row = AnsweredRow(question=QUESTION, reference_answer=ANSWER)
-    generator = GradedGenerator(GradedParameters.model_validate({"validity": False} | parameters))
-    return await generator.make(row, await writer(told))
-
-
 async def evolving(
     told: ModelScript, find: RubricLookup | None, rubric: str = "team/run", **parameters: Any
 ) -> GeneratedRubric:
     """The rubric generated from the input, whose rubric `find` looks up."""
     row = EvolvingRow(question=QUESTION, rubric=rubric, responses=(ANSWER, WRONG))
-    generator = EvolvingGenerator(EvolvingParameters.model_validate({"validity": False} | parameters), find=find)
-    return await generator.make(row, await writer(told))
+    return await generated(EvolvingGenerator, row, told, find=find, **parameters)
 
 
 def finding(store: RubricStore) -> RubricLookup:
@@ -53,39 +42,6 @@ async def find(store: RubricStore) -> RubricLookup:
     """A lookup of a rubric of three criteria, two of them evolved, named `team/run`."""
     await store.publish("default", "team/run", RubricContent(criteria=OLD), metadata={"about": "running"})
     return finding(store)
-
-
-async def test_signs_become_weights_and_ids() -> None:
-    made = await graded(ModelScript(GRADED), scale=6)
-    assert [(c.id, c.weight, c.scale) for c in made.content.criteria] == [
-        ("positive-1", 1, 6),
-        ("positive-2", 1, 6),
-        ("negative-1", -1, 6),
-    ]
-
-
-async def test_negative_criteria_are_asked_for_but_not_required() -> None:
-    told = ModelScript(GRADED | {"negative": []})
-    assert {c.weight for c in (await graded(told)).content.criteria} == {1}
-    form = told.calls[0].answer
-    assert isinstance(form, JsonOutput)
-    assert json.loads(form.schema)["properties"]["negative"]["minItems"] == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"positive": ["Counts 9 sprints."]}, "too_few"),
-        ({"positive": []}, "too_few"),
-        ({"positive": [f"Writes the number {n}." for n in range(40)]}, "too_many"),
-        ({"negative": ["counts 9 sprints"]}, "duplicate_criteria"),
-        ({"negative": [""]}, "empty_criterion"),
-        ({"positive": [ANSWER, "Multiplies 9 by 60."]}, "leaks_reference"),
-        ({"negative": None}, "wrong_shape"),
-    ],
-)
-async def test_each_mistake_of_a_model_has_its_own_reason(change: dict[str, Any], expected: str) -> None:
-    assert await discarded(graded(ModelScript(GRADED | change))) == expected
 
 
 async def test_new_criteria_join_the_rubric_and_the_others_keep_their_ids(find: RubricLookup) -> None:

@@ -10,7 +10,15 @@ from judge_server.generation.kinds.reference import ReferenceGenerator, Referenc
 from judge_server.generation.validity import published_warnings
 from judge_server.generation.writer import RubricDiscarded, WriterFailed
 from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, discarded, writer
+from tests.judge_server.generation.scripted_writer import (
+    ANSWER,
+    WRONG,
+    ModelScript,
+    criteria,
+    discarded,
+    generated,
+    writer,
+)
 
 QUESTION = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
 ROW = ReferenceRow(question=QUESTION, ground_truth="540")
@@ -20,16 +28,10 @@ STEP_2 = {"kind": "process", "description": "Multiplies 9 by 60.", "weight": 2}
 FACT = {"kind": "factual", "description": "States 540 meters a week.", "weight": 5}
 GOOD = criteria([STEP, STEP_2, FACT])
 
-QUIET = {"validity": False}
-
 
 async def make(row: ReferenceRow, told: ModelScript, **parameters: Any) -> GeneratedRubric:
     """The rubric generated from one input."""
-    generator = ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters))
-    try:
-        return await generator.make(row, await writer(told))
-    finally:
-        await generator.answers.close()
+    return await generated(ReferenceGenerator, row, told, **parameters)
 
 
 async def reason(*said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
@@ -58,21 +60,17 @@ async def test_a_given_answer_is_not_written_again() -> None:
     assert made.record["reference_answer_given"] is True
 
 
-@pytest.mark.parametrize(("says", "flags"), [("States 540 meters.", ()), ("States the result.", ("result_not_named",))])
-async def test_a_rubric_that_any_result_would_satisfy_is_flagged(says: str, flags: tuple[str, ...]) -> None:
-    made = await make(GIVEN, ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
-    assert made.flags == flags
-
-
-@pytest.mark.parametrize(("says", "warned"), [("States 540 meters.", []), ("States the result.", ["result_not_named"])])
-async def test_what_is_flagged_is_published_with_the_version_as_a_warning(says: str, warned: list[str]) -> None:
-    generator = ReferenceGenerator(ReferenceParameters.model_validate(QUIET))
+@pytest.mark.parametrize(("says", "flags"), [("States 540 meters.", []), ("States the result.", ["result_not_named"])])
+async def test_a_rubric_that_any_result_would_satisfy_is_flagged_and_published_with_a_warning(
+    says: str, flags: list[str]
+) -> None:
+    generator = ReferenceGenerator(ReferenceParameters(validity=False))
     model = await writer(ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
     try:
         record = await make_record(generator, run_input(generator, model.identity, GIVEN), model)
     finally:
         await generator.answers.close()
-    assert [one.flag for one in published_warnings(record["metadata"])] == warned
+    assert record["flags"] == [one.flag for one in published_warnings(record["metadata"])] == flags
 
 
 async def test_prefixes_from_the_paper_are_stripped() -> None:
@@ -125,19 +123,11 @@ async def test_the_model_decides_about_differently_worded_answers(said: str, rig
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("Here is a fine rubric: be good.", "unreadable"),
-        ('{"criteria": [{"kind": "process", "descr', "unreadable"),
-        (Reply(text='{"criteria": [{"kind": "process", "descr', cut=True), "cut_short"),
-        ({"rubric": []}, "wrong_shape"),
-        (criteria([STEP | {"weight": "heavy"}, STEP_2, FACT]), "wrong_shape"),
         (criteria([STEP]), "too_few"),
         (criteria([STEP | {"description": f"Writes the number {n} down."} for n in range(40)]), "too_many"),
         (criteria([STEP | {"kind": "bonus"}, STEP_2, FACT]), "unknown_kind"),
-        (criteria([STEP | {"weight": -3}, STEP_2, FACT]), "bad_weight"),
         (criteria([STEP | {"weight": 0}, STEP_2, FACT]), "bad_weight"),
-        (criteria([STEP | {"weight": 9}, STEP_2, FACT]), "bad_weight"),
-        (criteria([STEP | {"description": ""}, STEP_2, FACT]), "empty_criterion"),
-        (criteria([STEP, FACT, STEP]), "duplicate_criteria"),
+        (criteria([STEP | {"weight": 6}, STEP_2, FACT]), "bad_weight"),
         (criteria([STEP | {"description": "Says: " + ANSWER}, STEP_2, FACT]), "leaks_reference"),
         (CallFailure("truncated_input", "too many tokens"), "too_long"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.fake_hub import Site, serving
+from tests.judge_server.models.fake_hub import Site, serving
 
 
 @pytest.fixture
@@ -23,6 +23,13 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setattr("judge_server.models.downloads.DOWNLOAD_RETRY_DELAY_S", 0.01)
         yield site
+
+
+@pytest.fixture
+def offline(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The server, of which only the wheel index may be asked."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return site
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.kinds.contrastive import ContrastiveGenerator, ContrastiveParameters, ContrastiveRow
+from judge_server.generation.kinds.contrastive import ContrastiveGenerator, ContrastiveRow
 from judge_server.ports import Reply, TextOutput
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, discarded, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, discarded, generated
 from trainer_client.wire.criteria import MathVerification
 
 PROBLEM = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
@@ -22,11 +22,7 @@ RUBRIC = {
 async def make(told: ModelScript, *solutions: str, truth: str = "540", **parameters: Any) -> GeneratedRubric:
     """The rubric generated from one input."""
     row = ContrastiveRow(question=PROBLEM, ground_truth=truth, solutions=solutions)
-    generator = ContrastiveGenerator(ContrastiveParameters.model_validate({"validity": False} | parameters))
-    try:
-        return await generator.make(row, await writer(told))
-    finally:
-        await generator.answers.close()
+    return await generated(ContrastiveGenerator, row, told, **parameters)
 
 
 async def reason(told: ModelScript, *solutions: str, **parameters: Any) -> str:
@@ -93,11 +89,9 @@ async def test_unfinished_solutions_give_no_contrast() -> None:
     [
         ({"suggest": []}, "too_few"),
         ({"suggest": [f"Does the step number {n}." for n in range(40)]}, "too_many"),
-        ({"answer": ""}, "empty_criterion"),
         ({"answer": "The final answer is 180."}, "wrong_reference_answer"),
         ({"pitfall": ["Counts 9 sprints a week"]}, "duplicate_criteria"),
         ({"bonus": ["Writes: " + ANSWER]}, "leaks_reference"),
-        ({"bonus": "none"}, "wrong_shape"),
     ],
 )
 async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(change: dict[str, Any], expected: str) -> None:
@@ -107,10 +101,6 @@ async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(change: 
 async def test_a_rubric_without_an_answer_item_is_refused() -> None:
     said = {kind: items for kind, items in RUBRIC.items() if kind != "answer"}
     assert await reason(ModelScript(said), ANSWER, WRONG) == "wrong_shape"
-
-
-async def test_prose_is_discarded() -> None:
-    assert await reason(ModelScript("I suggest to multiply."), ANSWER) == "unreadable"
 
 
 async def test_the_answer_item_may_write_the_answer_differently() -> None:

@@ -19,7 +19,8 @@ from judge_server.errors import EngineStartError, EngineUnavailable, InvalidRequ
 from judge_server.evaluation.fitting.probes import normalised
 from judge_server.generation.writer import Writer
 from judge_server.judging.questions import JudgingConfig
-from judge_server.models import ModelError, NotAModel, fetch
+from judge_server.models.catalogue import ModelError, NotAModel
+from judge_server.models.downloads import fetch
 from judge_server.models.probes import PROBE_KEY, LayeredModel, read_about
 from judge_server.ports import CallFailure, EngineIdentity
 from tests.judge_server import support

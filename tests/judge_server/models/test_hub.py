@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, fetch
+from judge_server.models.catalogue import ModelUnavailable, WrongHash
+from judge_server.models.downloads import fetch
 from judge_server.models.files import read_record
-from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
+from tests.judge_server.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 
 MODEL = tiny_model(mirrored=False)
 UNKNOWN = "hf://someone/tiny-GGUF/tiny.gguf"
@@ -152,12 +153,11 @@ def test_a_hub_that_never_answers_times_out(site: Site, cache: Path, monkeypatch
             pull(cache)
 
 
-def test_offline_mode_sends_no_request_to_the_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.files[HUB_PATH] = CONTENT
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_offline_mode_sends_no_request_to_the_hub(offline: Site, cache: Path) -> None:
+    offline.files[HUB_PATH] = CONTENT
     with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set"):
         pull(cache)
-    assert site.asked == []
+    assert offline.asked == []
 
 
 def test_a_forbidden_file_names_the_token_variable(site: Site, cache: Path) -> None:
