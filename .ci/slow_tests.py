@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PARTS = 3
 OPERATIONS = ("judge_server/src/judge_server/operations/", "services/src/adjudge_services/worker")
-REMOTE = ("judge_server/src/judge_server/remote/", "judge_server/src/judge_server/pools.py")
+REMOTE = ("judge_server/src/judge_server/remote/", "judge_server/src/judge_server/scheduling/pools.py")
 LEDGER = ("judge_server/src/judge_server/ledger/", "rubric_store/src/rubric_store/ledger/")
 DATABASE = ("rubric_store/src/rubric_store/database.py", "rubric_store/src/rubric_store/migrations/")
 PACKAGING = ("/pyproject.toml", "constraints.txt", "docker/")
@@ -25,10 +25,11 @@ COVERS = {
     "tests/judge_server/faults/test_engine_endpoints.py": (*REMOTE, "judge_server/src/judge_server/scheduling/"),
     "tests/judge_server/faults/test_redis.py": ("judge_server/src/judge_server/cache",),
     "tests/judge_server/ledger/": LEDGER,
-    "tests/judge_server/pools/": (*REMOTE, "judge_server/src/judge_server/engines/openai/"),
-    "tests/judge_server/test_openai_engine_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
+    "tests/judge_server/engines/pool/": (*REMOTE, "judge_server/src/judge_server/engines/"),
+    "tests/judge_server/engines/openai/test_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
     "tests/judge_server/verifiers/": ("judge_server/src/judge_server/verifiers/",),
     "tests/services/faults/test_backup.py": ("services/src/adjudge_services/", *DATABASE, *LEDGER),
+    "tests/services/faults/test_ledger.py": LEDGER,
     "tests/services/faults/test_lost_packets.py": (*REMOTE, *DATABASE, "trainer_client/src/trainer_client/client/"),
     "tests/services/faults/test_upgrade_under_load.py": DATABASE,
     "tests/services/http/test_decision_clients.py": ("judge_server/src/judge_server/api/decisions.py",),
@@ -45,7 +46,6 @@ COVERS = {
     "tests/services/judges/test_engines_dead_or_late.py": ("judge_server/src/judge_server/engines/",),
     "tests/services/operations/": OPERATIONS,
     "tests/services/test_end_to_end.py": ("judge_server/src/judge_server/engines/llamacpp/",),
-    "tests/services/test_ledger.py": LEDGER,
     "tests/trainer_client/test_installs_alone.py": PACKAGING,
     "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/", "trainer_client/src/trainer_client/rows/"),
     "tests/vllm/": (

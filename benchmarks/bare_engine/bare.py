@@ -11,7 +11,7 @@ import httpx2
 
 from benchmarks.bare_engine.workload import Prompts
 from judge_server.engines.llamacpp.engine import LlamaCppTokenizer as LlamaCppTokens
-from judge_server.engines.vllm.engine import VllmTokenizer as VllmTokens
+from judge_server.engines.vllm.tokenizer import VllmTokenizer as VllmTokens
 from judge_server.ports import Batch
 
 TOP_TOKENS = 20

@@ -19,7 +19,7 @@ from benchmarks.bare_engine.bare import vllm_prompts as hugging_face_prompts
 from benchmarks.server import running
 from judge_server.engines.llamacpp.engine import LlamaCppTokenizer as LlamaCppTokens
 from judge_server.engines.llamacpp.process import LlamaCppProcess, locate_weights
-from judge_server.engines.vllm.engine import VllmTokenizer as VllmTokens
+from judge_server.engines.vllm.tokenizer import VllmTokenizer as VllmTokens
 from judge_server.models.convert import MANIFEST, converted_dir
 
 CONTEXT = 4096

@@ -10,7 +10,7 @@ import pytest
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.scripted import ScriptedEngine, always
 from tests.judge_server.conftest import Serve
-from tests.judge_server.engines import MODEL
+from tests.judge_server.engines.fixtures import MODEL
 from trainer_client.rewards import check_rubric
 from trainer_client.wire import (
     PROTOCOLS_FOR,

@@ -11,12 +11,12 @@ from pebble import ProcessPool
 
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.worker_pool import WorkerPool
+from judge_server.scheduling.worker_pool import WorkerPool
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
-from tests.judge_server.engines import (
+from tests.judge_server.engines.fixtures import (
     engine,
     fetched,
     identity,
@@ -28,7 +28,7 @@ from tests.judge_server.engines import (
     spare_llamacpp,
     spare_openai,
 )
-from tests.judge_server.openai_fixtures import llamacpp_server
+from tests.judge_server.engines.openai.fixtures import llamacpp_server
 
 __all__ = [
     "engine",

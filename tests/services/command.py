@@ -20,3 +20,9 @@ def failure_of(result: Result) -> str:
     """Check that a command failed with status 1, and return what it said on standard error in one line."""
     assert result.exit_code == 1, result.output
     return " ".join(result.stderr.split())
+
+
+def outcome(*arguments: object) -> tuple[int, str]:
+    """Run a command; return its exit status and all that it printed."""
+    result = adjudge(*arguments)
+    return result.exit_code, result.output

@@ -60,6 +60,14 @@ def serving(engine: str, *options: str) -> Iterator[Service]:
 
 
 @contextmanager
+def scoring(engine: str = "scripted://hash", run: str = "r") -> Iterator[tuple[Service, Client]]:
+    """Run a service, and yield it once it is ready, with a client whose requests are recorded under a run."""
+    with serving(engine) as service, Client(service.url, run=run) as client:
+        service.wait_until_ready(client)
+        yield service, client
+
+
+@contextmanager
 def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Service]:
     """Run an `adjudge` process that listens, with these settings; it runs the code `first` before the command."""
     process = start(arguments, os.environ | settings, first)

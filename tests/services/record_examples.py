@@ -15,8 +15,7 @@ from typing import Any
 
 import httpx2
 
-from judge_server.api.compat import openrlhf, roll, slime
-from judge_server.api.scoring import COMPARISONS_EXAMPLE, REWARDS_EXAMPLE, VERDICTS_EXAMPLE
+from judge_server.api.app import example_requests
 from judge_server.auth.keys import make_key
 from rubric_store import SQLLedger, TenantStore, migrations
 from rubric_store.ledger.rows import UseFilter, VerdictKey
@@ -63,6 +62,12 @@ class Recorder:
             return answer.text
         self.examples.setdefault(name, {})[media_type] = example
         return example
+
+
+def example(name: str) -> Any:
+    """The request that the document shows for an operation."""
+    (shown,) = example_requests()[name].values()
+    return shown["value"]
 
 
 async def with_key(url: str) -> str:
@@ -116,19 +121,19 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     ask("replace_tags", "PUT", "/v1/rubrics/math/primes/tags", {"tags": ["math", "reviewed"]})
     ask("retire_version", "PUT", "/v1/rubrics/math/primes@1/retirement", {"reason": "Rewards guessing; use version 2."})
     ask("restore_version", "DELETE", "/v1/rubrics/math/primes@1/retirement")
-    ask("rewards", "POST", "/v1/rewards", REWARDS_EXAMPLE)
-    ask("rewards", "POST", "/v1/rewards", REWARDS_EXAMPLE, accept="application/x-ndjson")
-    ask("verdicts", "POST", "/v1/verdicts", VERDICTS_EXAMPLE)
-    ask("comparisons", "POST", "/v1/comparisons", COMPARISONS_EXAMPLE)
+    ask("rewards", "POST", "/v1/rewards", example("rewards"))
+    ask("rewards", "POST", "/v1/rewards", example("rewards"), accept="application/x-ndjson")
+    ask("verdicts", "POST", "/v1/verdicts", example("verdicts"))
+    ask("comparisons", "POST", "/v1/comparisons", example("comparisons"))
     ask("score", "POST", "/v1/score", {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": GROUP["responses"]})
     rerank = {"model": "math/primes", "query": "Is 7 prime?", "documents": GROUP["responses"]}
     ask("rerank", "POST", "/v1/rerank", rerank)
     questions = {"prime": {"type": "noul", "instructions": "Does the response say that 7 is prime?"}}
     state = {"prompt": "Is 7 prime?", "response": GROUP["responses"][0]}
     ask("systemone", "POST", "/v1/systemone", {"model": "default", "state": state, "questions": questions})
-    ask("openrlhf", "POST", "/v1/compat/openrlhf", openrlhf.EXAMPLE)
-    ask("slime", "POST", "/v1/compat/slime", slime.EXAMPLE)
-    task = ask("submit_roll_task", "POST", "/v1/compat/roll/submit_task", roll.EXAMPLE)
+    ask("openrlhf", "POST", "/v1/compat/openrlhf", example("openrlhf"))
+    ask("slime", "POST", "/v1/compat/slime", example("slime"))
+    task = ask("submit_roll_task", "POST", "/v1/compat/roll/submit_task", example("submit_roll_task"))
     poll = {"reward_request_id": task["reward_request_id"]}
     while ask("roll_task_result", "GET", "/v1/compat/roll/task_result", poll)["errcode"]:
         time.sleep(0.1)

@@ -22,9 +22,9 @@ from judge_server.ledger import recorder
 from judge_server.ledger.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
-from judge_server.pools import PoolRules
 from judge_server.remote import executor, serving
 from judge_server.scheduling import call_runner
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring import judge
 from rubric_store import database, repository
 from rubric_store.ledger import store

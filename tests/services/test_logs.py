@@ -13,6 +13,8 @@ from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.errors import ServerError
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 SECRET = "s3cret-that-nobody-logs"
 RUBRIC = {"criteria": [{"id": "a", "description": f"{SECRET} criterion"}]}
 JSON = {"ADJUDGE_LOG_FORMAT": "json"}
@@ -112,20 +114,13 @@ def test_a_worker_without_a_broker_logs_json_without_the_password() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("serve", "--port", "0", *ENGINE),
-        pytest.param(("worker",), marks=pytest.mark.slow),
-        pytest.param(("migrate",), marks=pytest.mark.slow),
-    ],
-)
-def test_an_unreachable_database_is_reported_without_its_password(command: tuple[str, ...]) -> None:
+@pytest.mark.slow
+def test_a_worker_reports_an_unreachable_database_without_its_password() -> None:
     settings = {
         "ADJUDGE_DATABASE_URL": f"postgresql+psycopg://user:{SECRET}@127.0.0.1:{unused_port()}/db?connect_timeout=2",
         "ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0",
     }
-    process = start(command, os.environ | settings)
+    process = start(["worker"], os.environ | settings)
     assert process.stderr is not None
     said = process.stderr.read()
     assert process.wait(60) != 0

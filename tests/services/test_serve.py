@@ -13,6 +13,8 @@ from tests.services.command import adjudge, failure_of
 from tests.services.processes import Service, get, serving
 from trainer_client import Client
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUBRIC = [{"id": "a", "description": "Is right."}]
 
 

@@ -13,6 +13,8 @@ from tests.services.preforked import Process, start
 from tests.services.processes import listening
 from trainer_client import Client
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 SECRET = "s3cret-that-nobody-sends"
 RUBRIC = {"criteria": [{"id": "a", "description": f"{SECRET} criterion"}]}
 GROUPS = [{"id": f"q{n}", "prompt": f"{SECRET} {n}", "responses": [f"{SECRET} response"]} for n in range(3)]

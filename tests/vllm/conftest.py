@@ -11,7 +11,7 @@ import pytest_asyncio
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.engines.vllm.loading import VllmSettings
 from judge_server.models.convert import MANIFEST, converted_dir
-from tests.judge_server.engines import MODEL, identity, least_tokens, started
+from tests.judge_server.engines.fixtures import MODEL, identity, least_tokens, started
 
 __all__ = ["identity", "least_tokens"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.judge_server import test_engine_contract as contract
+from tests.judge_server.engines import test_contract as contract
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

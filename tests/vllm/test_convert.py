@@ -9,7 +9,7 @@ import pytest
 
 from judge_server.models import ModelError, convert
 from judge_server.models.convert import MANIFEST, REQUIRED_PACKAGES
-from tests.judge_server.engines import MODEL
+from tests.judge_server.engines.fixtures import MODEL
 
 HERE = all(find_spec(package) for package in REQUIRED_PACKAGES)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from judge_server.engines.vllm.engine import VllmTokenizer
+from judge_server.engines.vllm.tokenizer import VllmTokenizer
 from judge_server.ports import Call, Reply
 from tests.fixtures.model_tokenizers import model_tokenizer
-from tests.judge_server.engines import YES_NO
+from tests.judge_server.engines.fixtures import YES_NO
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

@@ -7,7 +7,7 @@ import pytest
 
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.ports import Batch, LabelChoice, Option, TokenChoice
-from tests.judge_server.engines import NO, YES, asked, replies
+from tests.judge_server.engines.fixtures import NO, YES, asked, replies
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

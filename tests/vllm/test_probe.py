@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.models.convert import convert
-from tests.judge_server.engines import MODEL, asked
-from tests.judge_server.probe_files import check_answers, written_probe
+from tests.judge_server.engines.fixtures import MODEL, asked
+from tests.judge_server.engines.probe_files import check_answers, written_probe
 from tests.vllm.conftest import CONTEXT_TOKENS, SETTINGS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

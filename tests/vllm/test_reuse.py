@@ -11,7 +11,7 @@ from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.engines.vllm.loading import CPU_BLOCK_TOKENS
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Call, CallFailure, JsonOutput
-from tests.judge_server.engines import answers, asked, failures, replies
+from tests.judge_server.engines.fixtures import answers, asked, failures, replies
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

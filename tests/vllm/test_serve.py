@@ -24,8 +24,8 @@ from judge_server.ports import (
     TokenChoice,
 )
 from tests.fixtures.ports import unused_port
-from tests.judge_server.engines import NO, YES, YES_NO, answers, asked, identity_of, replies, started
-from tests.judge_server.test_engine_contract import VERDICTS, WRITTEN, holds
+from tests.judge_server.engines.fixtures import NO, YES, YES_NO, answers, asked, identity_of, replies, started
+from tests.judge_server.engines.test_contract import VERDICTS, WRITTEN, holds
 from tests.vllm.conftest import CONTEXT_TOKENS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 
 from judge_server.engines.openai.engine import OpenAIEngine
-from tests.judge_server import test_engine_contract as contract
-from tests.judge_server.engines import started
+from tests.judge_server.engines import test_contract as contract
+from tests.judge_server.engines.fixtures import started
 from tests.vllm import test_serve
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

@@ -12,7 +12,7 @@ from judge_server.engines import engine_from_url
 from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.engines.vllm.loading import HASHED_FILES, VllmSettings, digest
 from judge_server.errors import EngineStartError
-from tests.judge_server.engines import asked, failures, identity_of
+from tests.judge_server.engines.fixtures import asked, failures, identity_of
 from tests.vllm.conftest import CONTEXT_TOKENS, SETTINGS
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from judge_server.engines.vllm.engine import VllmTokenizer
+from judge_server.engines.vllm.tokenizer import VllmTokenizer
 from judge_server.errors import EngineStartError
 from judge_server.ports import Option
 from tests.judge_server.judging.prompts.test_fencing import CHAT_TOKENS

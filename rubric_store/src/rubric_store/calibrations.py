@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, Integer, String, UniqueConstraint, delete, func, insert, select
+from sqlalchemy import JSON, Integer, String, UniqueConstraint, func, insert, select
 
+from rubric_store.database import upsert
 from rubric_store.repository import BaseRepository
 from rubric_store.schema import UTCDateTime, declare, key, required
 from rubric_store.tenants.rows import DEFAULT_PROJECT
@@ -111,8 +112,8 @@ class CalibrationStore(BaseRepository):
                 raise LookupError(f"there is no calibration {name}@{version}")
             here = [row.name == name, row.alias == alias]
             before: int | None = (await connection.execute(select(row.version).where(*here))).scalar_one_or_none()
-            await connection.execute(delete(calibration_aliases).where(*here))
-            await connection.execute(insert(calibration_aliases).values(name=name, alias=alias, version=version))
+            pointed = {"name": name, "alias": alias, "version": version}
+            await connection.execute(upsert(calibration_aliases, connection), pointed)
             subject, old = f"calibration {name}@{alias}", None if before is None else str(before)
             await self._add_audit_entry(connection, DEFAULT_PROJECT, "calibration.alias", subject, old, str(version))
         return before

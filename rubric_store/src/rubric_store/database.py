@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,6 +24,7 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 from sqlalchemy import (
     URL,
+    ColumnElement,
     Connection,
     Engine,
     Table,
@@ -338,3 +339,18 @@ def insert_into(table: Table, connection: Connection | AsyncConnection) -> sqlit
     if connection.dialect.name == "postgresql":
         return cast(sqlite.Insert, postgresql.insert(table))
     return sqlite.insert(table)
+
+
+def _replace(_before: ColumnElement[Any], after: ColumnElement[Any]) -> ColumnElement[Any]:
+    return after
+
+
+def upsert(
+    table: Table,
+    connection: Connection | AsyncConnection,
+    merge: Callable[[ColumnElement[Any], ColumnElement[Any]], ColumnElement[Any]] = _replace,
+) -> sqlite.Insert:
+    """An INSERT of rows by their primary key; columns of a row that exists become `merge(before, after)` of both."""
+    added = insert_into(table, connection)
+    values = {column.name: merge(column, added.excluded[column.name]) for column in table.c if not column.primary_key}
+    return added.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, Integer, LargeBinary, Row, Text, and_, delete, select, update
+from sqlalchemy import Index, Integer, LargeBinary, Row, Text, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store.database import insert_into
@@ -67,7 +67,7 @@ class SQLIdempotencyKeys(BaseRepository):
         held_until = now + timedelta(seconds=hold_s)
         async with self._begin() as connection:
             while not await _insert_claim(connection, project_id, key, asked, now, held_until):
-                locked = select(idempotency_keys).where(_key_filter(project_id, key)).with_for_update()
+                locked = select(idempotency_keys).filter_by(**_key(project_id, key)).with_for_update()
                 if (row := (await connection.execute(locked)).one_or_none()) is not None:
                     return await _claim_existing(connection, row, asked, now, held_until)
         await self._purge(now)
@@ -76,16 +76,14 @@ class SQLIdempotencyKeys(BaseRepository):
     async def store_answer(self, project_id: str, key: str, answer: StoredAnswer) -> None:
         """Store the answer to the request of a claimed key."""
         body = await asyncio.to_thread(zlib.compress, answer.body)
-        kept = update(idempotency_keys).where(_key_filter(project_id, key))
+        kept = update(idempotency_keys).filter_by(**_key(project_id, key))
         async with self._begin() as connection:
             await connection.execute(kept.values(status=answer.status, location=answer.location, body=body))
 
     async def release(self, project_id: str, key: str) -> None:
         """Delete a claimed key that has no answer."""
         async with self._begin() as connection:
-            await connection.execute(
-                delete(idempotency_keys).where(_key_filter(project_id, key), idempotency_keys.c.status.is_(None))
-            )
+            await connection.execute(delete(idempotency_keys).filter_by(**_key(project_id, key), status=None))
 
     async def _purge(self, now: datetime) -> None:
         """Delete expired keys, at most every ten minutes; after a connection error the next purge deletes them."""
@@ -110,7 +108,7 @@ async def _insert_claim(
         "location": None,
         "body": None,
     }
-    added = insert_into(idempotency_keys, connection).values(project_id=project_id, key_digest=_digest(key), **values)
+    added = insert_into(idempotency_keys, connection).values(**_key(project_id, key), **values)
     upsert = added.on_conflict_do_update(
         index_elements=list(idempotency_keys.primary_key), set_=values, where=idempotency_keys.c.expires_at <= now
     )
@@ -128,14 +126,11 @@ async def _claim_existing(
         return KeyClaim(row.first_at, StoredAnswer(row.status, row.location, body))
     if now < row.held_until <= now + _LONGEST_CLAIM:  # later only if the host's clock was set back
         return KeyClaim(row.first_at, wait_s=(row.held_until - now).total_seconds())
-    same_key = and_(idempotency_keys.c.project_id == row.project_id, idempotency_keys.c.key_digest == row.key_digest)
-    await connection.execute(update(idempotency_keys).where(same_key).values(held_until=held_until))
+    same_key = update(idempotency_keys).filter_by(project_id=row.project_id, key_digest=row.key_digest)
+    await connection.execute(same_key.values(held_until=held_until))
     return KeyClaim(row.first_at)
 
 
-def _key_filter(project_id: str, key: str) -> ColumnElement[bool]:
-    return and_(idempotency_keys.c.project_id == project_id, idempotency_keys.c.key_digest == _digest(key))
-
-
-def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+def _key(project_id: str, key: str) -> dict[str, Any]:
+    """The columns of the primary key."""
+    return {"project_id": project_id, "key_digest": sha256(key.encode("utf-8", "surrogatepass")).digest()}

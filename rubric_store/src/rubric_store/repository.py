@@ -9,10 +9,10 @@ import base64
 import binascii
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row, Select, Text, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -26,6 +26,8 @@ from rubric_store.database import (
 )
 from rubric_store.schema import UTCDateTime, declare, digest, key, optional, required
 from trainer_client.wire.tenants import AuditEntry
+
+T = TypeVar("T")
 
 READ_TIMEOUT_S = 5.0
 """Seconds that a read may take, connecting included, before the database counts as unavailable. After it, Adjudge
@@ -135,6 +137,12 @@ class CursorError(ValueError):
 def to_cursor(last: str) -> str:
     """The opaque cursor that continues after a name or a number."""
     return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+
+
+def take_page(rows: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+    """The rows of a page, of which one more than `limit` was read, and the cursor after them if there are more."""
+    shown = rows[:limit]
+    return shown, cursor_of(shown[-1]) if len(rows) > limit else None
 
 
 def to_time_cursor(at: datetime, name: str) -> str:

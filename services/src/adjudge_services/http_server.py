@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -162,9 +162,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     drain_s = 70.0
     open_connections: ConnectionLimiter
 
-    _read_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-    _drain_timer: asyncio.TimerHandle | None = None
+    _timers: dict[Literal["read", "write", "drain"], asyncio.TimerHandle]
     _answering: RequestResponseCycle | None = None
     _rejection = _MALFORMED
     _in_head = False
@@ -176,6 +174,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout for the first head, or reject the connection."""
         super().connection_made(transport)
+        self._timers = {}
         self.app_state = {**self.app_state, SHUTDOWN_STATE_KEY: asyncio.Event()}
         if self.open_connections.add(self):
             self._start_read_timer()
@@ -185,7 +184,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Begin to stop: finish requests in progress for `drain_s` seconds, and signal endless answers to end."""
         self.app_state[SHUTDOWN_STATE_KEY].set()
-        self._drain_timer = self.loop.call_later(self.drain_s, self._abort)
+        self._timers["drain"] = self.loop.call_later(self.drain_s, self._abort)
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -199,10 +198,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
-        self._cancel_read_timer()
-        self._cancel_write_timer()
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -212,7 +209,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._reject(_HEAD_TOO_LARGE)
         idle = self._request_complete and (self.cycle is None or self.cycle.response_complete)
-        if idle and self.timeout_keep_alive_task is None and self._read_timer is None:
+        if idle and self.timeout_keep_alive_task is None and "read" not in self._timers:
             self._start_read_timer()  # only line ends, which do not begin a request
 
     def on_message_begin(self) -> None:
@@ -246,7 +243,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is complete: stop its timeout."""
         self._in_head = False
-        self._cancel_read_timer()
+        self._cancel("read")
         self.open_connections.begin(self)
         super().on_headers_complete()
         if not self.pipeline:
@@ -255,7 +252,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._request_complete = True
-        self._cancel_read_timer()
+        self._cancel("read")
         super().on_message_complete()
         self._mark_idle()
 
@@ -275,7 +272,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """The client has caught up: stop its timeout."""
-        self._cancel_write_timer()
+        self._cancel("write")
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -290,7 +287,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def close_connection(self) -> None:
         """Close once everything is written, or when the client does not read in time."""
-        self._cancel_read_timer()
+        self._cancel("read")
         if not self.transport.is_closing():
             self.transport.close()
             self._start_write_timer()
@@ -301,22 +298,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._request_complete and answered and not self.transport.is_closing():
             self.open_connections.end(self)
 
-    def _start_read_timer(self) -> None:
-        self._cancel_read_timer()
-        self._read_timer = self.loop.call_later(self.timeout_s, self._on_read_timeout)
+    def _cancel(self, timer: Literal["read", "write"]) -> None:
+        if timer in self._timers:
+            self._timers.pop(timer).cancel()
 
-    def _cancel_read_timer(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
+    def _start_read_timer(self) -> None:
+        self._cancel("read")
+        self._timers["read"] = self.loop.call_later(self.timeout_s, self._on_read_timeout)
 
     def _start_write_timer(self) -> None:
         """Start the write timeout; it restarts while the client reads, since a long answer takes long."""
-        if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.timeout_s, self._check_reader, self._unsent_bytes())
+        if "write" not in self._timers:
+            waiting = self._unsent_bytes()
+            self._timers["write"] = self.loop.call_later(self.timeout_s, self._check_reader, waiting)
 
     def _check_reader(self, left: int) -> None:
-        self._write_timer = None
+        del self._timers["write"]
         if left - self._unsent_bytes() < MIN_READ_BYTES_PER_SECOND * self.timeout_s:
             self.transport.abort()
         else:
@@ -330,13 +327,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             waiting += struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
         return waiting
 
-    def _cancel_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
     def _on_read_timeout(self) -> None:
-        self._read_timer = None
+        del self._timers["read"]
         if self._in_head:
             self._reject(_HEAD_TOO_SLOW)
         else:

@@ -19,7 +19,7 @@ from adjudge_services.settings import Settings, misspelt_variables
 from judge_server.observability.logs import JsonFormatter, TextFormatter
 from trainer_client import __version__
 
-_YOUNG, _MIDDLE, _OLD = 10_000, 0, 4_000
+_YOUNG, _MIDDLE, _OLD = 5_000, 2, 4_000
 """Thresholds of the garbage collector's three generations.
 
 With Python's defaults (700, 10, 10) every request triggers several collections, and while 80,000 calls wait in the
@@ -27,9 +27,8 @@ queue a collection of the oldest generation stops the process for 0.4 s, so that
 reference cycles and its objects are freed without the collector, so it need run only rarely.
 
 A collection stops every thread. One of the middle generation looks at 20,000 objects at most, which takes some
-milliseconds; at 240,000, it took up to 0.14 s beside a request of 49,152 calls. Every second collection is one of the
-middle generation, so that on average an object is looked at 1.5 times, the fewest for this limit. The oldest generation
-is collected after 80 million new objects.
+milliseconds; at 240,000, it took up to 0.14 s beside a request of 49,152 calls. The oldest generation is collected
+after 60 million new objects.
 """
 
 _SWITCH_S = 0.0002

@@ -30,7 +30,7 @@ from adjudge_services.judges import (
     wait_for_engine_failure,
 )
 from adjudge_services.settings import Settings
-from adjudge_services.store import StartError, command_line_user, operation_store
+from adjudge_services.store import StartError, command_line_user, open_store, operation_store
 from judge_server.api import Service, create_app
 from judge_server.api.http.middleware import is_loopback
 from judge_server.auth import Authenticator, current_identity
@@ -78,7 +78,7 @@ _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 @asynccontextmanager
 async def run_operations(
-    settings: Settings, rubrics: RubricStore, ledger: SQLLedger, app: FastAPI, metrics: OperationMetrics
+    settings: Settings, stores: "Stores", app: FastAPI, metrics: OperationMetrics
 ) -> AsyncIterator[Operations]:
     """Run the operations of a process that serves the API, for the duration of the block."""
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
@@ -89,7 +89,7 @@ async def run_operations(
         metrics.watch(store.counts)
         writers = writer_source(settings)
         closing.push_async_callback(writers.close)
-        handlers = build_handlers(make_client, rubrics, store, ledger, writers.writer)
+        handlers = build_handlers(make_client, stores.rubrics, store, stores.ledger, writers.writer)
         if settings.queue_url.startswith(_REDIS):
             dispatcher = Dispatcher(store, CeleryQueue(celery_app(settings.queue_url)))
             running = dispatch_with(dispatcher, store, handlers)
@@ -159,13 +159,10 @@ def build_rate_limiter(settings: Settings) -> RateLimiter:
 
 
 async def has_usable_key(settings: Settings) -> bool:
-    """Whether the store has a usable key; the store must be ready."""
-    tenants = TenantStore(settings.store_url)
-    try:
+    """Whether the store has a usable key; raises what `prepare_store` raises."""
+    async with open_store(TenantStore, settings) as tenants:
         now = datetime.now(UTC)
         return any(key.state_at(now) == "usable" for key in await tenants.keys())
-    finally:
-        await tenants.close()
 
 
 async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey, bool]:
@@ -182,13 +179,10 @@ async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey,
             "it does not have the form of a key: adj_, 16 characters of a-z and 2-7, an underscore, and 43 characters "
             "of A-Z, a-z, 0-9, '-' and '_'; docs/how-to/give-a-team-a-key.md has a command that generates one"
         )
-    tenants = TenantStore(settings.store_url, actor=command_line_user)
-    try:
+    async with open_store(partial(TenantStore, actor=command_line_user), settings) as tenants:
         return await tenants.ensure_key(
             DEFAULT_PROJECT, key_id, key_digest(text), scopes=sorted(SCOPES), label="bootstrap"
         )
-    finally:
-        await tenants.close()
 
 
 log = logging.getLogger("adjudge")
@@ -200,6 +194,7 @@ def build_app(
     *,
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
+    with_operations: bool = True,
 ) -> FastAPI:
     """Build the application of `adjudge serve` (judges in this process) or `adjudge api` (judges in other processes).
 
@@ -211,6 +206,8 @@ def build_app(
         judges_of: builds the judges by name, the default one first.
         wait_for_judge: load the judges before the application starts; startup raises `StartError` if that fails.
         on_judge_failure: called with the reason if a judge cannot be loaded or dies later.
+        with_operations: work on operations. A command must not: its judge may be another than that of the service which
+            accepted them.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
@@ -239,16 +236,14 @@ def build_app(
         async with AsyncExitStack() as closing:
             for opened in (*stores, rates):
                 closing.push_async_callback(opened.close)
-            service.recorder = start_recorder(settings, stores.ledger)
-            if service.recorder is not None:
-                closing.push_async_callback(asyncio.to_thread, service.recorder.close)
+            service.recorder = await closing.enter_async_context(running_recorder(settings, stores.ledger))
             await closing.enter_async_context(_in_background(authenticator.run()))
             await closing.enter_async_context(starter.running())
-            for work in (calibrations.run(), gold.run()):
-                await closing.enter_async_context(_in_background(work))
+            await closing.enter_async_context(_in_background(calibrations.run(), gold.run()))
             closing.push_async_callback(gold.drain)
-            running = run_operations(settings, stores.rubrics, stores.ledger, app, service.operation_metrics)
-            service.operations = await closing.enter_async_context(running)
+            if with_operations:
+                running = run_operations(settings, stores, app, service.operation_metrics)
+                service.operations = await closing.enter_async_context(running)
             yield
 
     max_body_bytes, body_timeout_s = settings.max_body_bytes, settings.client_timeout_s
@@ -370,23 +365,30 @@ class JudgeStarter:
 
 
 @asynccontextmanager
-async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a task for the duration of the block."""
-    task = asyncio.create_task(work)
+async def _in_background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run tasks for the duration of the block."""
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
-    """Start the recorder of the ledger; None if the ledger is off."""
+@asynccontextmanager
+async def running_recorder(settings: Settings, ledger: SQLLedger) -> AsyncIterator[Recorder | None]:
+    """Run the recorder of the ledger for the duration of the block; None if the ledger is off."""
     if settings.ledger == "off":
-        return None
-    return Recorder(
+        yield None
+        return
+    recorder = Recorder(
         ledger,
         settings.ledger_spool,
         max_spool_bytes=settings.ledger_spool_bytes,
         keep_texts=settings.ledger == "all",
     )
+    try:
+        yield recorder
+    finally:
+        await asyncio.to_thread(recorder.close)

@@ -27,8 +27,8 @@ OTHERS = {
 
 PARAMETERS = {
     "trainer_client.AsyncClient": ("timeout_s", "retries", "retry_budget_s"),
-    "judge_server.verifiers.checker.Checker": ("seconds", "workers"),
-    "judge_server.pools.PoolRules": (
+    "judge_server.scheduling.checker.Checker": ("seconds", "workers"),
+    "judge_server.scheduling.pools.PoolRules": (
         "interval_s", "health_timeout_s", "misses", "failures", "pause_s", "longest_pause_s", "spill",
     ),
 }  # fmt: skip
@@ -36,9 +36,8 @@ PARAMETERS = {
 
 SECTIONS = {
     "The client": ("trainer_client",),
-    "The API": ("judge_server.api", "judge_server.auth", "adjudge_services.http_server", "judge_server.worker_pool"),
+    "The API": ("judge_server.api", "judge_server.auth", "adjudge_services.http_server"),
     "Judging": (
-        "judge_server.queueing",
         "judge_server.scheduling",
         "judge_server.scoring",
         "judge_server.verifiers",
@@ -46,7 +45,6 @@ SECTIONS = {
     ),
     "Engines and pools": (
         "judge_server.engines",
-        "judge_server.pools",
         "judge_server.remote",
         "adjudge_services.judges",
     ),

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from judge_server.api.compat.scoring import JudgeInputs, Label
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.test_failures import failing
 from tests.judge_server.conftest import Serve
 

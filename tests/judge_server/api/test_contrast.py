@@ -5,12 +5,10 @@ import json
 import httpx2
 import pytest
 
-from tests.judge_server.api.console.test_pages import checked, links, page
-from tests.judge_server.api.test_ledger import post, recorded
+from tests.judge_server.api.console.pages import checked, links, page
+from tests.judge_server.api.recording import post
 from tests.judge_server.scoring.test_contrast_weights import body, declared, rewards
 from trainer_client.wire import GroupRewards, RewardAnswer
-
-__all__ = ["recorded"]
 
 
 async def test_a_stream_sends_a_group_with_the_weights_of_all_its_responses(recorded: httpx2.AsyncClient) -> None:

@@ -23,8 +23,8 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Reply
 from rubric_store import RubricStore
 from tests.judge_server import support
-from tests.judge_server.api.http.test_bad_input import checked_problem
-from tests.judge_server.api.test_ledger import post, recording, verdicts
+from tests.judge_server.api.problems import checked_problem
+from tests.judge_server.api.recording import post, recording, verdicts
 
 STATE = {"question": "Is 7 prime?", "response": "Yes: neither 2 nor 3 divides it.", "answer": "Yes."}
 QUESTIONS: dict[str, Any] = {

@@ -2,78 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from judge_server.api import Service, create_app
-from judge_server.engines.scripted import ScriptedEngine
-from judge_server.ledger import Recorder
-from judge_server.scoring.judge import Judge
-from rubric_store import RubricStore, RubricTexts, SQLLedger
-from tests.judge_server import support
-from tests.judge_server.api.http.test_bad_input import checked_problem
-from tests.judge_server.ledger.judged import some_fail
+from rubric_store import SQLLedger
+from tests.judge_server.api.problems import checked_problem
+from tests.judge_server.api.recording import post, verdicts
 from tests.judge_server.ledger.test_spool import no_space
 from tests.judge_server.support import CRITERIA, STEPPED, request
-
-
-@asynccontextmanager
-async def recording(
-    store: RubricStore, folder: Path, tracker_url: str | None = None, **judges: Judge
-) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service with a ledger beside its rubrics, and with these judges."""
-    ledger = SQLLedger(f"sqlite+aiosqlite:///{folder / 'rubrics.db'}")
-    recorder = Recorder(ledger, folder / "spool")
-    service = Service(
-        rubrics=store,
-        rubric_texts=RubricTexts(),
-        judges=dict(judges),
-        names=tuple(judges),
-        recorder=recorder,
-        ledger=ledger,
-        labels=ledger,
-        tracker_url=tracker_url,
-    )
-    transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
-        yield http
-    await asyncio.to_thread(recorder.close)
-    await ledger.close()
-
-
-@pytest.fixture
-async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service with a ledger, whose engine fails sometimes."""
-    async with recording(store, tmp_path, default=await support.judge(ScriptedEngine(some_fail))) as http:
-        yield http
-
-
-async def post(http: httpx2.AsyncClient, body: dict[str, Any], path: str = "/v1/rewards", **options: Any) -> Any:
-    """Send a request, and return its answer once the ledger has it."""
-    answer = await http.post(path, json=body, **options)
-    assert answer.status_code == 200, answer.text
-    for _ in range(2000):
-        if not (await http.get("/v1/ledger")).json()["waiting"]:
-            return answer
-        await asyncio.sleep(0.01)
-    raise AssertionError("the answer was not written to the ledger")
-
-
-async def verdicts(http: httpx2.AsyncClient, **params: Any) -> list[dict[str, Any]]:
-    """All matching verdicts, three per page."""
-    found: list[dict[str, Any]] = []
-    while True:
-        page = (await http.get("/v1/verdicts", params=params | {"limit": 3})).json()
-        assert len(page["verdicts"]) <= 3
-        found += page["verdicts"]
-        if page["next_cursor"] is None:
-            return found
-        params["after"] = page["next_cursor"]
 
 
 async def lines(http: httpx2.AsyncClient, **body: Any) -> list[dict[str, Any]]:
@@ -178,6 +116,20 @@ async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.Asy
     await post(recorded, request(*"abcdefgh", run="r"))
     *_, last = await lines(recorded, run="r", on_failure="error")
     assert last["problem"]["type"] == "urn:adjudge:judging-failed"
+
+
+@pytest.mark.parametrize(("error", "kind"), [(ConnectionError("away"), "not-ready"), (KeyError("secret"), "internal")])
+async def test_a_stream_whose_database_fails_midway_ends_with_a_problem(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise error
+
+    await post(recorded, request(run="r"))
+    monkeypatch.setattr(SQLLedger, "judged_responses", fails)
+    start, last = await lines(recorded, run="r", on_failure="skip")
+    assert start["start"]["requests"] == 1
+    assert (last["problem"]["type"], "secret" in str(last)) == (f"urn:adjudge:{kind}", False)
 
 
 @pytest.mark.parametrize(

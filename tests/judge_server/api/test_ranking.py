@@ -18,7 +18,7 @@ from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger, migrations
 from tests.judge_server import support
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer

@@ -1,4 +1,4 @@
-"""`GET /v1/runs`: training runs and their figures over HTTP, compared with the answers."""
+"""`GET /v1/runs`: training runs, their figures, monitors and audits, compared with the answers."""
 
 import json
 from typing import Any
@@ -11,19 +11,11 @@ from judge_server.api.ledger import MAX_READ_VERDICTS, read_judged_run
 from judge_server.errors import InvalidRequest
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import JudgedRun, RunRange
-from tests.judge_server.api.http.test_bad_input import checked_problem
-from tests.judge_server.api.test_ledger import post, recorded
+from tests.judge_server.api.console.pages import links, page
+from tests.judge_server.api.problems import checked_problem
+from tests.judge_server.api.recording import get, post
+from tests.judge_server.evaluation.test_audit import GOOD, STEPS, gamed, run_of
 from tests.judge_server.support import CRITERIA, request
-
-__all__ = ["recorded"]
-
-
-async def get(http: httpx2.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
-    """The answer to one GET."""
-    answer = await http.get(path, params=params)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
-    return body
 
 
 def passed(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -225,3 +217,106 @@ async def test_a_run_of_too_many_verdicts_is_not_read_for_one_request() -> None:
 
     with pytest.raises(InvalidRequest, match=r"500,001 verdicts.*select fewer steps, or use `adjudge export`"):
         await read_judged_run(LongRun(), RunRange("default", "r"), "adjudge export")
+
+
+async def test_the_monitors_of_a_run_are_returned(recorded: httpx2.AsyncClient) -> None:
+    for step in range(3):
+        await post(recorded, request("Yes.", "No.", run="team/r", step=step, on_failure="skip"))
+    found = await get(recorded, "/v1/runs/team/r/monitors")
+    assert (found["run"], found["first_step"], found["last_step"], found["findings"]) == ("team/r", 0, 2, [])
+    assert {"unscored", "length_bias", "saturated_criterion"} <= set(found["monitors"])
+    assert (await get(recorded, "/v1/runs/team/r/monitors", until_step=1))["last_step"] == 1
+    assert (await get(recorded, "/v1/runs/team/r"))["run"]["requests"] == 3
+
+
+async def test_a_run_whose_name_ends_like_the_route_is_read_with_its_slash_escaped(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    await post(recorded, request("Yes.", run="team/monitors", step=4, on_failure="skip"))
+    await post(recorded, request("Yes.", run="team", step=7, on_failure="skip"))
+    assert (await get(recorded, "/v1/runs/team%2Fmonitors"))["run"]["run"] == "team/monitors"
+    assert (await get(recorded, "/v1/runs/team/monitors/monitors"))["last_step"] == 4
+    assert (await get(recorded, "/v1/runs/team%2Fmonitors/monitors"))["last_step"] == 4
+    assert (await get(recorded, "/v1/runs/team/monitors"))["last_step"] == 7
+
+
+async def test_a_run_without_steps_has_no_monitors(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request("Yes.", run="r"))
+    for run in ("r", "missing"):
+        assert checked_problem(await recorded.get(f"/v1/runs/{run}/monitors"))["status"] == 404
+
+
+async def test_a_control_set_is_judged_afresh_and_has_one_fingerprint(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request("Yes.", run="r", step=1, on_failure="skip"))
+    asked: dict[str, Any] = request("Yes.", run="r/control", step=1, fresh=True)
+    answers = [(await post(recorded, asked | {"step": step}, "/v1/verdicts")).json() for step in (1, 2)]
+    assert [one["usage"]["cached"] for one in answers] == [0, 0]
+    assert answers[0]["groups"] == answers[1]["groups"]
+    found = await get(recorded, "/v1/runs/r/monitors")
+    assert {"control_changed", "control_fingerprint"} <= set(found["monitors"])
+    assert found["findings"] == []
+
+
+async def test_a_gold_judge_that_does_not_exist_is_refused(recorded: httpx2.AsyncClient) -> None:
+    answer = await recorded.post("/v1/rewards", json=request("Yes.", run="r", gold={"judge": "nobody"}))
+    problem = checked_problem(answer)
+    assert (problem["status"], problem["errors"][0]["field"]) == (422, "gold.judge")
+
+
+async def judged(http: httpx2.AsyncClient, run: str, **fields: Any) -> None:
+    """Have the responses of a run judged; the judge answers by chance."""
+    for body in run_of(gamed, run, **fields):
+        await post(http, body)
+
+
+async def test_a_run_is_audited_against_others(recorded: httpx2.AsyncClient) -> None:
+    await judged(recorded, "team/r")
+    await judged(recorded, "team/same")
+    await judged(recorded, "good", rubric=GOOD)
+    found = await get(recorded, "/v1/runs/team/r/audit", against=["team/same", "good"])
+    assert (found["run"], found["late"]["last_step"], found["late"]["responses"]) == ("team/r", STEPS - 1, 48)
+    assert [(one["run"], one["kind"], one["matched"]) for one in found["references"]] == [
+        ("team/same", "judge", 96), ("good", "rubric", 96),
+    ]  # fmt: skip
+    same = found["references"][0]["comparison"]
+    assert (same["own"], same["gap"]["value"]) == (same["other"], 0.0)
+    assert (await get(recorded, "/v1/runs/team/r/audit"))["answer"] == "unknown"
+
+
+async def test_an_audit_of_what_does_not_exist_is_refused(recorded: httpx2.AsyncClient) -> None:
+    await judged(recorded, "r", steps=[1])
+    for path in ("/v1/runs/missing/audit", "/v1/runs/r/audit?against=missing", "/v1/runs/r/audit?against="):
+        assert checked_problem(await recorded.get(path))["status"] == 404
+    for query in ("against=r", "&".join(f"against={n}" for n in range(6)), f"against={'x' * 257}"):
+        assert checked_problem(await recorded.get(f"/v1/runs/r/audit?{query}"))["status"] == 422
+
+
+async def test_the_page_of_an_audit_leads_to_verdicts_that_people_reject(recorded: httpx2.AsyncClient) -> None:
+    await judged(recorded, "r")
+    found = await get(recorded, "/v1/verdicts", run="r", criterion="checked", limit=500)
+    labels = [{"verdict": one["id"], "met": False} for one in found["verdicts"]]
+    assert (await recorded.put("/v1/labels", json={"run": "r", "labels": labels})).status_code == 200
+    text = await page(recorded, "run/audit", run="r")
+    assert "people's labels" in text
+    hrefs = links(text, "group")
+    assert len(hrefs) == 3
+    for href in hrefs:
+        answer = await recorded.get(href.partition("#")[0])
+        assert f'id="{href.partition("#")[2]}"' in answer.text
+
+
+async def test_the_page_of_an_audit_shows_the_report(recorded: httpx2.AsyncClient) -> None:
+    await judged(recorded, "r<1>")
+    await judged(recorded, "other & more")
+    (href,) = links(await page(recorded, "run", run="r<1>"), "run/audit")
+    alone = await recorded.get(href)
+    assert "Not known." in alone.text
+    assert "nothing to compare with" in alone.text
+    both = await page(recorded, "run/audit", run="r<1>", against=["other & more", ""])
+    assert "Not known." in both
+    assert "so that they agree says nothing" in both
+    assert "other &amp; more" in both
+    assert both.count("<bdi>checked</bdi>") >= 1
+    for query in ({"run": "missing"}, {"run": "r<1>", "against": "missing"}, {"run": "r<1>", "against": "r<1>"}, {}):
+        answer = await recorded.get("/console/run/audit", params=query)
+        assert answer.status_code in (404, 422)

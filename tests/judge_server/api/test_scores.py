@@ -7,12 +7,10 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply
-from tests.judge_server.api.http.test_bad_input import checked_problem
-from tests.judge_server.api.test_ledger import post, recorded, verdicts
+from tests.judge_server.api.problems import checked_problem
+from tests.judge_server.api.recording import post, verdicts
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA
-
-__all__ = ["recorded"]
 
 TEXTS = ["Yes, 7 is prime.", "No.", "7 has two divisors.", ""]
 QUESTION = "Is 7 prime?"

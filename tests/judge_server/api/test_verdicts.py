@@ -9,7 +9,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.pairs import PairPlanner
 from judge_server.ports import Batch, Call, CallFailure, Reply
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, advance_time, request

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from judge_server.auth import Identity, identity_context
 from judge_server.auth.keys import project_salt
-from judge_server.judging.results import Caller
-from judge_server.queueing import FairQueue, FairQueueItem, label_of_run
+from judge_server.judging.results import Caller, label_of_run
 from judge_server.scheduling.metrics import RunTable
+from judge_server.scheduling.queueing import FairQueue, FairQueueItem
 from tests.hypothesis_examples import examples
 from tests.judge_server import support
 from trainer_client.wire import VerdictRequest

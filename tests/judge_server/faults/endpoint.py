@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.judge_server.raw_http import Raw, RawRequest, answer_requests
+from tests.judge_server.engines.servers.raw_http import Raw, RawRequest, answer_requests
 
 MODEL = "judge-1"
 LATER_PART = re.compile(r"Part (6|7|8|9|10|11) holds")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
-from judge_server.pools import PoolRules
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.network_namespaces import NetworkNamespace

@@ -19,7 +19,7 @@ from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.support import criteria, group, judge, plan, prepared, request
 from trainer_client.wire import Criterion, Passage, Verdict

@@ -11,7 +11,8 @@ from judge_server.errors import InvalidRequest
 from judge_server.judging.replies import combine_turns
 from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
-from judge_server.verifiers import Check, Checker, ToolUse
+from judge_server.scheduling.checker import Checker
+from judge_server.verifiers import Check, ToolUse
 from tests.judge_server.judging.test_trajectories import TRAJECTORY
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import RecordingScript, deadline_after, request

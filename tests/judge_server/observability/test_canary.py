@@ -16,10 +16,10 @@ from judge_server.api import Service, create_app
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder, recorder
-from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import create_judge_app
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import RedisCache
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore

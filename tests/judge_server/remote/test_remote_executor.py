@@ -11,7 +11,6 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, Outcomes, collect
-from judge_server.pools import PoolRules
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
 from judge_server.remote.executor import (
     JudgeClient,
@@ -21,6 +20,7 @@ from judge_server.remote.executor import (
     identity_digest,
 )
 from judge_server.remote.messages import PROTOCOL_VERSION, ShardRequest
+from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import TOKEN, api_of, judges

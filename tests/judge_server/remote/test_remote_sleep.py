@@ -11,8 +11,8 @@ from judge_server.ports import JudgeResult
 from judge_server.scheduling.sleep import Lease
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import api_of, judges
+from tests.judge_server.scheduling.test_sleep import SharedMemoryEngine
 from tests.judge_server.support import criteria, deadline_after, plans
-from tests.judge_server.test_sleep import SharedMemoryEngine
 
 AB = criteria("Alpha.", "Beta.")
 

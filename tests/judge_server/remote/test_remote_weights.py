@@ -10,8 +10,8 @@ from judge_server.errors import CannotLoad, NotReady, WeightsChanged
 from judge_server.scheduling.weights import WeightsOrder
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import api_of, judges
+from tests.judge_server.scheduling.test_changing_weights import ChangingEngine, adapters, probabilities, reward
 from tests.judge_server.support import GatedEngine
-from tests.judge_server.test_changing_weights import ChangingEngine, adapters, probabilities, reward
 
 RESPONSES = [f"Response {n}." for n in range(6)]
 

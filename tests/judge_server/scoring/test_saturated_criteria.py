@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from judge_server.api.console.responses import RecordedReward, explain
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.monitoring.gold import sample
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scoring.explanation import RecordedReward, explain
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.verifiers import Checker, CheckOwner
-from tests.judge_server.api.http.test_bad_input import checked_problem, fields
+from judge_server.scheduling.checker import Checker, CheckOwner
+from tests.judge_server.api.problems import checked_problem, fields
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
 from tests.judge_server.verifiers.checks import answered, check

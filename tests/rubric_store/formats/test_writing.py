@@ -79,7 +79,7 @@ def test_rgr_reads_categories_and_refuses_missing_ones_and_other_weights() -> No
     ("format", "criteria", "says"),
     [
         ("srar", [{}, {"kind": "suggest", "weight": -1}], ["criterion a: .*'point'", "criterion b: .*-1"]),
-        ("srar", [{"kind": "suggest", "description": "a\nb"}], ["criterion a: .*several"]),
+        ("srar", [{"kind": "suggest", "description": "a\nb"}], ["criterion a: .*several; write it in one"]),
         ("rgr", [{"weight": 2.5, "kind": "factual"}, {"weight": 6}], ["a: .*2.5", "b: .*kind 'point'", "b: .*is 6"]),
         ("grounded", [{}, {"weight": -1, "kind": "pitfall"}], ["b: .*negative", "b: .*pitfalls"]),
         ("dro", [{}, {"weight": 0}, {"kind": "pitfall"}], ["criterion b: .*yes is always good", "criterion c: "]),

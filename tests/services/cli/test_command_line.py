@@ -1,7 +1,9 @@
-"""Common command-line conventions: help, version, standard input, JSON, errors in one line, unchanged text."""
+"""What all commands share: help, version, standard input, JSON, errors in one line, unchanged text, imports."""
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,21 @@ import pytest
 
 from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
+from tests.fixtures.ports import unused_port
 from tests.services.command import adjudge, failure_of
 from tests.services.command_tree import commands, parameters
 from trainer_client.documentation import setting_url
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 COMMANDS = commands()
+HEAVY = {
+    "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "judge_server", "kombu", "numpy", "opentelemetry",
+    "prometheus_client", "psycopg", "pydantic_settings", "redis", "rubric_store", "scipy", "sklearn",
+    "sqlalchemy", "starlette", "torch", "trainer_client", "transformers", "uvicorn", "vllm", "xllamacpp",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", [(), ("score",), ("rubrics",), ("rubrics", "lint")], ids=" ".join)
@@ -166,3 +176,76 @@ def test_a_missing_rubric_file_is_not_taken_for_a_reference(tmp_path: Path) -> N
     assert "--rubric: the file nowhere/rubric.json does not exist" in failure_of(
         adjudge("score", file, "--rubric", "nowhere/rubric.json")
     )
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """The URL of an unreachable database."""
+    return f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused_port()}/x?connect_timeout=2"
+
+
+@pytest.mark.parametrize(
+    "command", [["rubrics", "list"], ["migrate"], ["serve", "--engine", "scripted://yes", "--port", "0"]]
+)
+def test_an_unreachable_database_gives_one_message(
+    command: list[str], nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", nowhere)
+    result = adjudge(*command, exit_code=1)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "ADJUDGE_DATABASE_URL" in result.stderr
+    assert "hunter2" not in result.output
+
+
+def test_every_command_and_every_option_has_complete_help_text() -> None:
+    for path, command in COMMANDS.items():
+        assert command.help, path
+        assert "\n" not in command.help.replace("\n\n", ""), path
+        assert [one.name for one in parameters(command) if not getattr(one, "help", "")] == [], path
+
+
+def _imported_by_help_of(*commands: str) -> set[str]:
+    """Return the libraries that the help of these commands imports."""
+    code = """
+import sys
+from adjudge_services.cli import lazy
+from adjudge_services.cli.main import app
+lazy.OPTIONS_ONLY = True
+for path in sys.argv[1:]:
+    app([*path.split(), "--help"], standalone_mode=False)
+print("modules:", *{name.partition(".")[0] for name in sys.modules})
+"""
+    output = subprocess.check_output([sys.executable, "-c", code, *commands], text=True)
+    return set(output.rpartition("modules: ")[2].split())
+
+
+@pytest.mark.processes
+def test_lists_of_commands_import_none_of_them() -> None:
+    assert _imported_by_help_of("", "rubrics", "judges", "operations") & HEAVY == set()
+
+
+@pytest.mark.processes
+def test_the_help_of_a_command_imports_nothing_that_only_running_it_needs() -> None:
+    with_choices_and_defaults = {"judge_server", "rubric_store", "trainer_client"}
+    assert _imported_by_help_of(*map(" ".join, COMMANDS)) & HEAVY <= with_choices_and_defaults
+
+
+@pytest.mark.processes
+def test_a_process_runs_a_command_whose_options_it_has_read_before_it_imported_the_rest() -> None:
+    command = [sys.executable, "-m", "adjudge_services.cli", "projects", "limits", "default", "--weight", "2"]
+    assert "default: weight 2.0" in subprocess.check_output(command, text=True)
+
+
+@pytest.mark.processes
+def test_a_service_starts_without_the_libraries_that_only_some_requests_need() -> None:
+    modules = ", ".join(f"adjudge_services.{name}" for name in ("http_server", "judges", "worker"))
+    code = f"import sys, {modules}; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert {"mpmath", "sympy", "jsonschema", "numpy", "alembic"} & set(loaded) == set()
+
+
+def test_commands_and_options_have_shell_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
+        environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}
+        environment["COMP_CWORD"] = str(len(typed.split()))
+        assert adjudge(env=environment, prog_name="adjudge").stdout.split() == completed

@@ -13,6 +13,8 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.questions import JudgingConfig
 from judge_server.scheduling.executor import LocalExecutor
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 
 @pytest.mark.parametrize(
     ("host", "keys", "needed"),

@@ -62,32 +62,27 @@ def with_key(url: str, key: str) -> str:
     return url.replace("http://", f"http://key:{key}@")
 
 
-def post_like_openrlhf(url: str, response: str) -> Any:
-    """Post like OpenRLHF; return what it reads: the first reward, score and log."""
+def post(url: str, total_s: float, **payload: Any) -> Any:
+    """Post JSON by aiohttp, and return the answer's; raises `aiohttp.ClientResponseError` for an error."""
 
-    async def post() -> Any:
-        payload = {"query": [f"{PROMPT}{response}"], "prompts": [PROMPT], "labels": [LABEL]}
+    async def posted() -> Any:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=180)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=total_s)) as session,
             session.post(url, json=payload) as answer,
         ):
             answer.raise_for_status()
             return await answer.json()
 
-    return asyncio.run(post())
+    return asyncio.run(posted())
+
+
+def post_like_openrlhf(url: str, response: str) -> Any:
+    """Post like OpenRLHF; return what it reads: the first reward, score and log."""
+    return post(url, 180, query=[f"{PROMPT}{response}"], prompts=[PROMPT], labels=[LABEL])
 
 
 def post_like_slime(url: str, response: str) -> Any:
-    async def post() -> Any:
-        payload = {"prompt": PROMPT, "response": response, "label": LABEL}
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session,
-            session.post(url, json=payload) as answer,
-        ):
-            answer.raise_for_status()
-            return await answer.json()
-
-    return asyncio.run(post())
+    return post(url, 120, prompt=PROMPT, response=response, label=LABEL)
 
 
 def submit_like_roll(url: str, key: str, response: str, query: str = QUERY, **fields: Any) -> requests.Response:
@@ -135,12 +130,12 @@ def test_each_trainer_gets_the_reward_and_no_number_for_a_failure(service: Servi
     openrlhf, slime = (with_key(f"{service.url}/v1/compat/{name}?{QUERY}", key) for name in ("openrlhf", "slime"))
     assert post_like_openrlhf(openrlhf, "7") == {"rewards": [1.0], "scores": [1.0], "extra_logs": {"rubric": [1.0]}}
     assert post_like_slime(slime, "no") == 0.5
-    for post, url in ((post_like_openrlhf, openrlhf), (post_like_slime, slime)):
+    for send, url in ((post_like_openrlhf, openrlhf), (post_like_slime, slime)):
         with pytest.raises(aiohttp.ClientResponseError) as failed:
-            post(url, TOO_LONG)
+            send(url, TOO_LONG)
         assert failed.value.status == 502
         with pytest.raises(aiohttp.ClientResponseError) as refused:
-            post(url.replace(key, make_key().text), "7")
+            send(url.replace(key, make_key().text), "7")
         assert refused.value.status == 401
     pause = threading.Event()
     with Client(service.url, api_key=key) as client:

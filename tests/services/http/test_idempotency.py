@@ -12,9 +12,9 @@ import pytest
 from rubric_store import RubricStore, SQLIdempotencyKeys
 from rubric_store.tenants.rows import KeyClaim
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.api.http.test_bad_input import checked_problem, fields
+from tests.judge_server.api.problems import checked_problem, fields
 from tests.judge_server.support import request
-from tests.services.operations.in_process import serving_within
+from tests.services.operations.in_process import recorded, serving_within
 from trainer_client import AsyncClient, InProgress
 
 pytestmark = pytest.mark.processes
@@ -43,15 +43,6 @@ async def transport(url: str, data_dir: Path) -> AsyncIterator[httpx2.ASGITransp
 async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
-
-
-async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
-    """Wait until this many verdicts are recorded and none is waiting; return the figures of the run `r`."""
-    while True:
-        state = (await http.get("/v1/ledger")).json()
-        if state["recorded"] >= uses and not state["waiting"]:
-            return dict((await http.get("/v1/runs/r")).json()["run"])
-        await asyncio.sleep(0.02)
 
 
 async def test_a_repeated_publication_gets_the_same_answer_and_changes_nothing(

@@ -9,6 +9,8 @@ import pytest
 from tests.services.processes import serving
 from trainer_client import Client
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is short."}]}
 GROUPS = [{"id": f"g{n}", "prompt": "Is 7 prime?", "responses": [f"Answer {n}.", f"Another {n}."]} for n in range(20)]
 CALLS = 80

@@ -13,7 +13,7 @@ from tests.fixtures.waiting import wait_until
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("migrated")]
 
 DYING_ENGINE = """
 import os

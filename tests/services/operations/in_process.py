@@ -1,5 +1,6 @@
 """A service inside this process that runs operations itself, and helpers for its tests."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -44,3 +45,13 @@ async def end_of(client: AsyncClient, id_: str) -> Operation:
 async def results_of(client: AsyncClient, id_: str) -> list[dict[str, Any]]:
     """Return its results in input order."""
     return sorted([one async for one in client.operation_results(id_)], key=lambda one: int(str(one["index"])))
+
+
+async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
+    """Wait until this many verdicts are recorded and none is waiting; return the figures of the run `r`."""
+    async with asyncio.timeout(60):
+        while True:
+            state = (await http.get("/v1/ledger")).json()
+            if state["recorded"] >= uses and not state["waiting"]:
+                return dict((await http.get("/v1/runs/r")).json()["run"])
+            await asyncio.sleep(0.02)

@@ -1,10 +1,10 @@
 """`adjudge operations` and `adjudge worker` on the command line."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from tests.services.command import adjudge, failure_of
 from tests.services.operations.cluster import CRITERIA, groups
@@ -28,9 +28,7 @@ def url(shared_service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
     return shared_service.url
 
 
-def operations(*arguments: str) -> Result:
-    """Run `adjudge operations …`."""
-    return adjudge("operations", *arguments)
+operations = partial(adjudge, "operations")
 
 
 @pytest.mark.processes

@@ -14,9 +14,8 @@ import pytest
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.api.console.pages import checked, links, token_of
 from tests.judge_server.api.console.test_labels import forms, label
-from tests.judge_server.api.console.test_pages import checked, links
-from tests.judge_server.api.console.test_rubrics import token_of
 from tests.services.operations.in_process import serving_within
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "brief", "description": "Is brief.", "weight": 2}]

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from judge_server.api import operations
-from judge_server.api.operations import EXAMPLE
+from judge_server.api.app import example_requests
 from tests.services.command import adjudge
 from tests.services.operations.cluster import CRITERIA, groups, score
 from tests.services.operations.in_process import Start, end_of, results_of
@@ -38,8 +38,9 @@ async def test_submitting_returns_the_status_of_the_operation_immediately(client
 
 
 async def test_the_documented_example_works(client: AsyncClient) -> None:
-    done = await end_of(client, (await client.submit(EXAMPLE)).id)
-    assert (done.state, done.progress.made, done.request["run"]) == ("done", 1, EXAMPLE["run"])
+    example = example_requests()["submit_operation"]["score"]["value"]
+    done = await end_of(client, (await client.submit(example)).id)
+    assert (done.state, done.progress.made, done.request["run"]) == ("done", 1, example["run"])
 
 
 async def test_bulk_scores_equal_those_of_reward_requests(client: AsyncClient) -> None:

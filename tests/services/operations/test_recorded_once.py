@@ -18,9 +18,8 @@ from judge_server.ports.operations import WILL_RETRY_HEADER
 from judge_server.scoring.rubrics import PROJECT_ID
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
-from tests.services.http import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
-from tests.services.operations.in_process import serving_within
+from tests.services.operations.in_process import recorded, serving_within
 
 VERDICTS = 2 * 8 * len(CRITERIA)
 
@@ -73,12 +72,6 @@ def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:
     body = {"first": 0, "groups": [group | labels for group in groups(2)]}
     asked = {"rubric": {"criteria": CRITERIA}, "run": "r", **request}
     return LeasedChunk(ChunkRef(PROJECT_ID, "op-1", 0), name, asked, body, 2, attempt, "w")
-
-
-async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
-    """Wait until the ledger has this many verdicts; return the figures of the run."""
-    async with asyncio.timeout(30):
-        return await test_idempotency.recorded(http, uses)
 
 
 async def tried(kind: OperationHandler, name: str, attempts: int, **request: Any) -> None:

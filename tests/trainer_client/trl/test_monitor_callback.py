@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("trl")
 
-from tests.trainer_client.trl.test_reward_trl import TEXTS, grpo
+from tests.trainer_client.trl.test_reward import TEXTS
+from tests.trainer_client.trl.training import plain_trainer
 from trainer_client import Client
 from trainer_client.errors import NotFound
 from trainer_client.trl import ControlSet, MonitorCallback, RubricReward
@@ -37,7 +38,7 @@ def judge_run(url, run, gamed):
 def trained(tmp_path, url, run, **given):
     """Train some steps of a run with the callback."""
     reward = RubricReward(Client(url, run), RUBRIC)
-    trainer = grpo(tmp_path, reward, TEXTS, max_steps=3)
+    trainer = plain_trainer(tmp_path, reward, *TEXTS, max_steps=3)
     callback = MonitorCallback(url, run=run, every_steps=1, **given)
     trainer.add_callback(callback)
     trainer.train()
@@ -73,7 +74,7 @@ def test_a_healthy_run_trains_to_its_end_and_its_control_set_is_judged(tmp_path,
 
 def test_an_unreachable_service_does_not_stop_training(tmp_path, url, caplog):
     callback = MonitorCallback(Client("http://127.0.0.1:9", retries=0), run="r", every_steps=1)
-    trainer = grpo(tmp_path, RubricReward(url, RUBRIC), TEXTS, max_steps=1)
+    trainer = plain_trainer(tmp_path, RubricReward(url, RUBRIC), *TEXTS, max_steps=1)
     trainer.add_callback(callback)
     trainer.train()
     assert trainer.state.global_step == 1
@@ -90,7 +91,7 @@ def test_invalid_options_are_refused_at_once(url, wrong):
 def test_a_run_without_a_name_is_monitored_under_the_name_that_is_made(tmp_path, url, options):
     callback = MonitorCallback(url, every_steps=1)
     reward = RubricReward(url, RUBRIC)
-    trainer = grpo(tmp_path, reward, TEXTS, max_steps=1, **options)
+    trainer = plain_trainer(tmp_path, reward, *TEXTS, max_steps=1, **options)
     trainer.add_callback(callback)
     trainer.train()
     assert trainer.state.global_step == 1

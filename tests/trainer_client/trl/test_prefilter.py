@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.trainer_client.trl.certain import certainties
+from tests.trainer_client.trl.methods.certain import certainties
 from tests.trainer_client.trl.training import policy, tokenizer
 from trainer_client.dro import select_groups, variance_score
 from trainer_client.trl import prefilter

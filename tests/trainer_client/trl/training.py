@@ -171,6 +171,31 @@ def trainer(
     )
 
 
+def plain_trainer(
+    folder: Path, reward: Any, *texts: str, data: Dataset | None = None, kind: str = "GRPO", **given: Any
+) -> Any:
+    """A trainer of TRL's own, `GRPO` or `RLOO`. The texts script its policy; `RLOO` generates its own."""
+    import trl
+
+    fixed = {**one_step(folder), "max_completion_length": 64, "shuffle_dataset": False}
+    return getattr(trl, f"{kind}Trainer")(
+        policy(folder / "policy"),
+        reward,
+        getattr(trl, f"{kind}Config")(**(fixed | given)),
+        train_dataset=data or dataset().remove_columns("rubric"),
+        processing_class=tokenizer(),
+        **({"rollout_func": saying(*texts)} if kind == "GRPO" else {}),
+    )
+
+
+def text_trainer(ours: bool, folder: Path, reward: RubricReward, **given: Any) -> Any:
+    """Our trainer or TRL's, whose policy says numbers, which are its rewards."""
+    given = {"max_steps": 3, "save_strategy": "steps", "save_steps": 100, **given}
+    if ours:
+        return trainer(folder, "", reward=reward, texts=("0.25", "0.5"), data=dataset(PLAIN), **given)
+    return plain_trainer(folder, reward, "0.25", "0.5", data=dataset(PLAIN), **given)
+
+
 def weights(model: LlamaForCausalLM) -> torch.Tensor:
     """All parameters in a row."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -166,19 +166,6 @@ def as_number(given: Any) -> float:
         return math.nan
 
 
-def read_finite(name: str, given: Any) -> float:
-    """Convert a scalar to a float. Raises ValueError, which calls it `name`, if it is no finite number."""
-    number = given if type(given) is float else as_number(given)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {given!r}; use a finite number, or None or no entry where there is no value")
-    return number
-
-
-def read_finite_or_none(name: str, given: Any) -> float | None:
-    """Convert a scalar to a float, as `read_finite`; None stays None."""
-    return None if given is None else read_finite(name, given)
-
-
 def read_failures(failures: Sequence[FailureKind | None] | None, count: int) -> Sequence[FailureKind | None]:
     """Read the kinds of failure beside `count` scores; none if not given. Raises ValueError for another number."""
     if failures is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import read_finite, read_finite_or_none
+from trainer_client._inputs import as_number
 from trainer_client.steps import NO_STEP
 
 __all__ = ["component_advantages", "group_advantages", "normalise_steps", "stepwise_advantages"]
@@ -308,6 +308,19 @@ def _check_deviation(ddof: int, eps: float) -> None:
         raise ValueError(f"ddof is {ddof!r}; use 0 (population) or 1 (sample)")
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"eps is {eps!r}; it is a finite number of at least 0")
+
+
+def read_finite(name: str, given: Any) -> float:
+    """Convert a scalar to a float. Raises ValueError, which calls it `name`, if it is no finite number."""
+    number = given if type(given) is float else as_number(given)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {given!r}; use a finite number, or None or no entry where there is no value")
+    return number
+
+
+def read_finite_or_none(name: str, given: Any) -> float | None:
+    """Convert a scalar to a float, as `read_finite`; None stays None."""
+    return None if given is None else read_finite(name, given)
 
 
 def _read_rewards(rewards: Sequence[Reward]) -> list[float | None]:

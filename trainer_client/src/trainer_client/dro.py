@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._inputs import Score, read_finite, read_finite_or_none, read_scores
+from trainer_client._inputs import Score, read_scores
+from trainer_client.advantages import Array, read_finite, read_finite_or_none
 from trainer_client.measures import rouge_l_f1
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
 ]
 
 
-Array = npt.NDArray[np.float64]
 Probabilities = Sequence[Sequence[float]] | npt.NDArray[Any]
 """G x T probabilities p_ij, in [0, 1], of token j of the reference answer after the reasoning of rollout i. All rows
 have the same T tokens. The caller leaves out rollouts without probabilities; they get no reward."""

@@ -7,12 +7,10 @@ a penalised reward may leave [0, 1].
 import math
 from typing import Any
 
-from trainer_client._inputs import as_number, read_finite_or_none
+from trainer_client._inputs import as_number
+from trainer_client.advantages import Reward, read_finite_or_none
 from trainer_client.modes import Explained, short
 from trainer_client.wire.rewards import RewardOptions
-
-Reward = Any
-"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
 
 
 def length_penalty(

@@ -8,7 +8,8 @@ missed (section 2.3). The loss of a refined response is in `trainer_client.losse
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer_client._inputs import CriterionLike, Score, read_criteria, read_finite_or_none, read_scores
+from trainer_client._inputs import CriterionLike, Score, read_criteria, read_scores
+from trainer_client.advantages import Reward, read_finite_or_none
 from trainer_client.modes import Term
 from trainer_client.scaffold import (
     Chat,
@@ -28,9 +29,6 @@ __all__ = [
     "prompt_with_criteria",
     "refinement_prompt",
 ]
-
-Reward = Any
-"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
 
 RefinementOutcome = Literal["satisfied", "refine", "undecided", "unrewarded"]
 

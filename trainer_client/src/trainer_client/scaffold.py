@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+from trainer_client.steps import edit_problem
 from trainer_client.wire.criteria import Criterion
 
 __all__ = [
@@ -248,14 +249,7 @@ def add_below(prompt: str | Chat, addition: str) -> str | Chat:
     Raises:
         ValueError: the messages have no user message, or the content of the last one is not text.
     """
-    if isinstance(prompt, str):
-        return f"{prompt}\n\n{addition}"
-    user_messages = [index for index, message in enumerate(prompt) if message["role"] == "user"]
-    if not user_messages or not isinstance(prompt[user_messages[-1]]["content"], str):
-        raise ValueError("the prompt's last user message is missing or not plain text; it must hold the criteria")
-    last_message = prompt[user_messages[-1]]
-    extended = {**last_message, "content": f"{last_message['content']}\n\n{addition}"}
-    return [extended if index == user_messages[-1] else message for index, message in enumerate(prompt)]
+    return edit_problem(prompt, lambda text: f"{text}\n\n{addition}", "the criteria")
 
 
 def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:

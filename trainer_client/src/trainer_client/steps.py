@@ -8,7 +8,7 @@ import operator
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -67,14 +67,24 @@ def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Ma
     Raises:
         ValueError: the messages have no user message, or the content of the last one is not text.
     """
+    return edit_problem(prompt, lambda text: text if STEP_FORMAT in text else STEP_FORMAT + text, "the problem")
+
+
+def edit_problem(
+    prompt: str | Sequence[Mapping[str, Any]], edit: Callable[[str], str], held: str
+) -> str | list[Mapping[str, Any]]:
+    """Edit a prompt that is a text, or the last user message of a chat, and return a new prompt of the same form.
+
+    Raises:
+        ValueError: that message, which must hold `held`, is missing, or its content is not text.
+    """
     if isinstance(prompt, str):
-        return prompt if STEP_FORMAT in prompt else STEP_FORMAT + prompt
-    user_messages = [index for index, message in enumerate(prompt) if message["role"] == "user"]
-    if not user_messages or not isinstance(prompt[user_messages[-1]]["content"], str):
-        raise ValueError("the prompt's last user message is missing or not plain text; it must hold the problem")
-    problem = prompt[user_messages[-1]]
-    extended = {**problem, "content": with_step_format(problem["content"])}
-    return [extended if index == user_messages[-1] else message for index, message in enumerate(prompt)]
+        return edit(prompt)
+    last = max((index for index, message in enumerate(prompt) if message["role"] == "user"), default=None)
+    if last is None or not isinstance(prompt[last]["content"], str):
+        raise ValueError(f"the prompt's last user message is missing or not plain text; it must hold {held}")
+    edited = {**prompt[last], "content": edit(prompt[last]["content"])}
+    return [*prompt[:last], edited, *prompt[last + 1 :]]
 
 
 def split_steps(text: str) -> list[Step]:

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -159,19 +160,30 @@ def install_openapi(app: FastAPI, *, keys_are_optional: bool) -> None:
 @cache
 def recorded_examples() -> dict[str, dict[str, Any]]:
     """By operation id and media type, what a service answered."""
-    text = files("judge_server.api.http").joinpath("examples.json").read_text(encoding="utf-8")
-    examples: dict[str, dict[str, Any]] = json.loads(text)
-    return examples
+    return _examples("examples.json")
+
+
+@cache
+def example_requests() -> dict[str, dict[str, Any]]:
+    """By operation id and name, requests to try, each with a summary."""
+    return _examples("example_requests.json")
+
+
+def _examples(file: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(files("judge_server.api.http").joinpath(file).read_bytes())
+    return found
 
 
 def _add_examples(document: dict[str, Any]) -> None:
-    recorded = recorded_examples()
-    for path in document["paths"].values():
-        for operation in path.values():
-            for response in operation["responses"].values():
-                for media_type, content in response.get("content", {}).items():
-                    if media_type in recorded.get(operation["operationId"], {}):
-                        content["example"] = recorded[operation["operationId"]][media_type]
+    for operation in chain.from_iterable(path.values() for path in document["paths"].values()):
+        recorded = recorded_examples().get(operation["operationId"], {})
+        for response in operation["responses"].values():
+            for media_type, content in response.get("content", {}).items():
+                if media_type in recorded:
+                    content["example"] = recorded[media_type]
+        if operation["operationId"] in example_requests():
+            content = operation["requestBody"]["content"]["application/json"]
+            content["examples"] = example_requests()[operation["operationId"]]
 
 
 def _make_keys_optional(document: dict[str, Any]) -> None:

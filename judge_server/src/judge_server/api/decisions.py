@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Request, Response
+from fastapi import Request, Response
 from pydantic import Discriminator, Field, JsonValue, Tag, ValidationError, model_validator
 
 from judge_server.api.http.problems import problem_responses
@@ -433,15 +433,6 @@ def level_answer(question: LevelQuestion, reached: Sequence[float]) -> LevelAnsw
 
 decisions_router = api_router("decisions", "score")
 
-SYSTEM_ONE_EXAMPLE: dict[str, Any] = {
-    "model": "default",
-    "state": {"prompt": "Is 7 prime?", "response": "Yes: neither 2 nor 3 divides it."},
-    "questions": {
-        "prime": {"type": "noul", "instructions": "Does the response say that 7 is prime?"},
-        "reason": {"type": "score", "instructions": "How good is its reason?", "criteria": ["none", "partial", "full"]},
-    },
-}
-
 
 @decisions_router.post(
     "/systemone",
@@ -451,9 +442,7 @@ SYSTEM_ONE_EXAMPLE: dict[str, Any] = {
 )
 async def systemone(
     request: Request,
-    body: Annotated[
-        SystemOneRequest, Body(openapi_examples={"rubric": {"summary": "Two questions", "value": SYSTEM_ONE_EXAMPLE}})
-    ],
+    body: SystemOneRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Each question is judged by criteria that the judge answers with yes or no, and answered with probabilities.

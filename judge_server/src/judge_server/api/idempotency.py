@@ -14,13 +14,9 @@ from typing import Annotated
 
 from fastapi import Header, Request, Response
 
-from judge_server.api.auth import identity_of, project_of
+from judge_server.api.auth import project_of
 from judge_server.api.service import service_of
 from judge_server.errors import InProgress, invalid_field
-from judge_server.ledger.recorder import AttemptRecorder
-from judge_server.operations.worker_tokens import WORKER_ACTOR
-from judge_server.ports.operations import WILL_RETRY_HEADER
-from judge_server.scoring.planner import RecordSink
 from rubric_store.tenants.rows import KeyClaim, StoredAnswer
 
 log = logging.getLogger("adjudge")
@@ -98,19 +94,6 @@ async def record_id_of(request: Request, key: str | None) -> bytes | None:
         return None
     first_at = int(claim.first_at.timestamp() * 1e6).to_bytes(8, "big")
     return first_at + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
-
-
-def recorder_of(request: Request) -> RecordSink | None:
-    """The recorder for this request, if any. A worker's header says whether the worker will retry failures."""
-    recorder, will_retry = service_of(request).recorder, request.headers.get(WILL_RETRY_HEADER)
-    if recorder is None or not is_of_worker(request):
-        return recorder
-    return AttemptRecorder(recorder, will_retry=will_retry == "true")
-
-
-def is_of_worker(request: Request) -> bool:
-    """Whether a worker sent the request, for a chunk of an operation."""
-    return WILL_RETRY_HEADER in request.headers and identity_of(request).actor == WORKER_ACTOR
 
 
 async def _claim(request: Request, key: str, hold_s: float) -> KeyClaim:

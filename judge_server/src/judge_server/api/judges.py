@@ -10,7 +10,7 @@ import logging
 import re
 from typing import Annotated, Any
 
-from fastapi import Body, Header, Path, Request, Response
+from fastapi import Header, Path, Request, Response
 
 from judge_server.api.auth import identity_of, project_of, require_permission
 from judge_server.api.http.problems import problem_responses
@@ -128,17 +128,7 @@ async def load_weights(
     request: Request,
     response: Response,
     name: Name,
-    body: Annotated[
-        WeightsChange,
-        Body(
-            openapi_examples={
-                "adapter": {
-                    "summary": "An adapter of a training step",
-                    "value": {"version": "step-200", "adapter": "my-run/step-200", "step": 200},
-                }
-            }
-        ),
-    ],
+    body: WeightsChange,
     if_match: IfMatch = None,
 ) -> JudgeWeights:
     """The requests under way are judged by the weights before, and later ones wait, up to their deadlines.

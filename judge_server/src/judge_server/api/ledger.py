@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal
 
-from fastapi import Body, Query, Request, Response
 from fastapi import Path as PathParameter
+from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.routing import Match
@@ -406,8 +406,6 @@ async def read_run(request: Request, run: RunPathName, options: Annotated[Report
 
 measures_router = api_router("ledger", "score")
 
-_MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25, "rubric/left_out": 0.0}}
-
 
 @measures_router.put(
     "/measures",
@@ -416,7 +414,7 @@ _MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25,
 )
 async def write_measures(
     request: Request,
-    body: Annotated[StepMeasures, Body(openapi_examples={"rgr": {"summary": "Refinement", "value": _MEASURES}})],
+    body: StepMeasures,
 ) -> StepMeasures:
     """The console draws them over the steps of the run. A later report of the same step and name replaces the earlier.
 
@@ -486,7 +484,7 @@ async def labels(
 )
 async def write_labels(
     request: Request,
-    body: Annotated[LabelRequest, Body(openapi_examples={"one": {"summary": "One label", "value": _EXAMPLE}})],
+    body: LabelRequest,
 ) -> LabelReceipt:
     """Say of verdicts whether the criterion is met. `GET /v1/verdicts` has the `id` of each.
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Body, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import identity_of, project_of
@@ -74,13 +74,6 @@ router = api_router("operations", "read", "score", prefix="/v1/operations")
 
 OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
 
-EXAMPLE: dict[str, Any] = {
-    "kind": "score",
-    "run": "llama-srar-3",
-    "rubric": {"criteria": [{"id": "prime", "description": "States that 7 is prime."}]},
-    "groups": [{"id": "q1", "prompt": "Is 7 prime?", "responses": ["Yes, 7 is prime.", "No."]}],
-}
-
 
 @router.post(
     "",
@@ -92,7 +85,7 @@ EXAMPLE: dict[str, Any] = {
 async def submit(
     request: Request,
     response: Response,
-    body: Annotated[OperationRequest, Body(openapi_examples={"score": {"summary": "Score", "value": EXAMPLE}})],
+    body: OperationRequest,
     idempotency_key: Annotated[
         str | None,
         Header(description="Submissions with the same key count as one.", min_length=1, max_length=256),

@@ -6,7 +6,7 @@ Changes of aliases require `If-Match` or `If-None-Match`, so that concurrent mov
 import re
 from typing import Annotated, Any
 
-from fastapi import Body, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
@@ -49,15 +49,6 @@ _ETAG = re.compile(r'"([1-9][0-9]{0,8})"')
 _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
 
 
-PUBLICATION_EXAMPLE: dict[str, Any] = {
-    "criteria": [
-        {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
-        {"id": "method", "kind": "process", "description": "Divides the distance by the time."},
-    ],
-    "tags": ["math", "gsm8k"],
-    "metadata": {"reviewed_by": "Ada"},
-    "lineage": {"author": "team-math"},
-}
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
 _MAX_SHOWN_CHARACTERS = 100
 
@@ -76,9 +67,7 @@ _MAX_SHOWN_CHARACTERS = 100
 async def publish(
     request: Request,
     name: Annotated[str, PathParameter(description="Lower case; may contain folders: team/math/quadratics")],
-    body: Annotated[
-        RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION_EXAMPLE}})
-    ],
+    body: RubricPublication,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Versions are immutable and numbered from 1. Publishing the same criteria again returns the existing version.
@@ -206,9 +195,7 @@ async def move_alias(
     response: Response,
     name: Name,
     alias: Alias,
-    body: Annotated[
-        AliasMove, Body(openapi_examples={"release": {"summary": "To version 3", "value": {"version": 3}}})
-    ],
+    body: AliasMove,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> RubricAlias:
@@ -247,9 +234,7 @@ async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfM
 async def replace_tags(
     request: Request,
     name: Name,
-    body: Annotated[
-        TagSet, Body(openapi_examples={"two": {"summary": "Two tags", "value": {"tags": ["math", "reviewed"]}}})
-    ],
+    body: TagSet,
 ) -> RubricTags:
     """Tags belong to the name, not to a version. An empty list removes all tags."""
     return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
@@ -264,14 +249,7 @@ async def replace_tags(
 async def retire(
     request: Request,
     reference: PinnedReference,
-    body: Annotated[
-        RetirementRequest,
-        Body(
-            openapi_examples={
-                "flaw": {"summary": "With its reason", "value": {"reason": "Rewards guessing; use version 4."}}
-            }
-        ),
-    ],
+    body: RetirementRequest,
 ) -> RubricVersion:
     """It stays readable. Requests that judge by it are rejected with the reason, unless they set `allow_retired`."""
     return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)

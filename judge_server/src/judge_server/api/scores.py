@@ -1,9 +1,9 @@
 """`POST /v1/score` and `POST /v1/rerank`: rewards by a published rubric, in the formats of vLLM and Cohere."""
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import Body, Request, Response
+from fastapi import Request, Response
 from pydantic import Field, ValidationError, model_validator
 
 from judge_server.api.http.problems import problem_responses
@@ -213,14 +213,6 @@ MISSING_SCORE_DETAIL = (
     "a score is missing, which this response format cannot express; POST /v1/rewards returns the other scores"
 )
 
-SCORE_EXAMPLE: dict[str, Any] = {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": ["Yes.", "No."]}
-RERANK_EXAMPLE: dict[str, Any] = {
-    "model": "math/primes",
-    "query": "Is 7 prime?",
-    "documents": ["No.", "Yes."],
-    "top_n": 1,
-}
-
 
 @scores_router.post(
     "/score",
@@ -230,7 +222,7 @@ RERANK_EXAMPLE: dict[str, Any] = {
 )
 async def score(
     request: Request,
-    body: Annotated[ScoreRequest, Body(openapi_examples={"pair": {"summary": "One prompt", "value": SCORE_EXAMPLE}})],
+    body: ScoreRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """A score is the reward of a response: `model` names the rubric, `text_1` is the prompt, `text_2` the responses.
@@ -258,7 +250,7 @@ async def score(
 )
 async def rerank(
     request: Request,
-    body: Annotated[RerankRequest, Body(openapi_examples={"best": {"summary": "The best", "value": RERANK_EXAMPLE}})],
+    body: RerankRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """The best response comes first: `model` names the rubric, `query` is the prompt, `documents` are the responses.

@@ -6,18 +6,22 @@
 """
 
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel
 
-from judge_server.api.auth import project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.http.problems import event_line, lines_response, problem_responses
 from judge_server.api.http.requests import api_router, refuse_unusable_patterns
 from judge_server.api.http.responses import NDJSON, BlocksResponse, encode_json, run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, is_of_worker, record_id_of, recorder_of
+from judge_server.api.idempotency import IdempotencyKey, record_id_of
 from judge_server.api.service import service_of
+from judge_server.ledger.recorder import AttemptRecorder
 from judge_server.observability.logs import bind_log_context
+from judge_server.operations.worker_tokens import WORKER_ACTOR
+from judge_server.ports.operations import WILL_RETRY_HEADER
+from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer, StreamPart
 from trainer_client.wire import (
@@ -40,30 +44,6 @@ from trainer_client.wire.ledger import (
 
 rewards_router = api_router("rewards", "score")
 
-REWARDS_EXAMPLE: dict[str, Any] = {
-    "run": "llama-srar-3",
-    "step": 120,
-    "rubric": {
-        "criteria": [
-            {"id": "product", "kind": "suggest", "description": "Multiplies the two equations."},
-            {"id": "dropped", "kind": "pitfall", "description": "Loses the constant 2 in the expansion."},
-            {"id": "answer", "kind": "answer", "description": "The final answer is 10."},
-        ]
-    },
-    "reward": {"mode": "stepwise"},
-    "groups": [
-        {
-            "id": "q17",
-            "prompt": "x + 1/y = 3 and y + 1/x = 4. Find xy + 1/(xy).",
-            "responses": [
-                "### Step 1: multiply\n(x + 1/y)(y + 1/x) = 12\n"
-                "### Step 2: expand\nxy + 2 + 1/(xy) = 12, so \\boxed{10}"
-            ],
-            "ground_truth": "10",
-        }
-    ],
-}
-
 
 @rewards_router.post(
     "/rewards",
@@ -76,9 +56,7 @@ REWARDS_EXAMPLE: dict[str, Any] = {
 )
 async def rewards(
     request: Request,
-    body: Annotated[
-        RewardRequest, Body(openapi_examples={"stepwise": {"summary": "Step-wise", "value": REWARDS_EXAMPLE}})
-    ],
+    body: RewardRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Responds when every response is judged or the deadline has passed, whichever comes first.
@@ -113,7 +91,10 @@ async def prepare(
     bind_log_context(run=body.run)
     own = [group.rubric for group in body.groups]
     await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    recorder = recorder_of(request)
+    recorder: RecordSink | None = service.recorder
+    if service.recorder is not None and _is_of_worker(request):
+        will_retry = request.headers[WILL_RETRY_HEADER] == "true"
+        recorder = AttemptRecorder(service.recorder, will_retry=will_retry)
     if isinstance(body, RewardRequest):
         recorder = service.recorder_for(body, recorder)
     scorer = service.scorer(body.judge, recorder)
@@ -127,11 +108,16 @@ async def _respond(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Re
     async def encoded() -> list[bytes]:
         answer = await work
         recorder = service_of(request).recorder
-        if recorder is not None and is_of_worker(request):
+        if recorder is not None and _is_of_worker(request):
             await recorder.spooled()
         return await encode_json(answer, take_apart=True)
 
     return BlocksResponse(await run_while_connected(request, encoded()))
+
+
+def _is_of_worker(request: Request) -> bool:
+    """Whether a worker asks, whose header says whether it will retry what fails."""
+    return WILL_RETRY_HEADER in request.headers and identity_of(request).actor == WORKER_ACTOR
 
 
 async def _reward_line(part: StreamPart) -> list[bytes]:
@@ -145,23 +131,6 @@ async def _reward_line(part: StreamPart) -> list[bytes]:
 
 verdicts_router = api_router("verdicts", "score")
 
-VERDICTS_EXAMPLE: dict[str, Any] = {
-    "rubric": {
-        "criteria": [
-            {"id": "sure", "description": "Is sure of itself."},
-            {
-                "id": "capital",
-                "description": "Names Canberra.",
-                "verification": {"method": "contains", "all_of": ["Canberra"]},
-            },
-        ]
-    },
-    "judging": {"protocol": "binary", "rationale": True},
-    "groups": [
-        {"id": "q1", "prompt": "What is the capital of Australia?", "responses": ["Canberra.", "Sydney, I think."]}
-    ],
-}
-
 
 @verdicts_router.post(
     "/verdicts",
@@ -171,9 +140,7 @@ VERDICTS_EXAMPLE: dict[str, Any] = {
 )
 async def verdicts(
     request: Request,
-    body: Annotated[
-        VerdictRequest, Body(openapi_examples={"reasons": {"summary": "With reasons", "value": VERDICTS_EXAMPLE}})
-    ],
+    body: VerdictRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """One verdict per criterion and response. Any rubric can be used, since no reward is computed.
@@ -186,18 +153,6 @@ async def verdicts(
 
 comparisons_router = api_router("comparisons", "score")
 
-COMPARISONS_EXAMPLE: dict[str, Any] = {
-    "question": "Which response explains it better to a child?",
-    "pairs": [
-        {
-            "id": "sky",
-            "prompt": "Why is the sky blue?",
-            "a": "Sunlight is made of all colours. Air scatters the blue part most, so blue comes from everywhere.",
-            "b": "Rayleigh scattering goes with the inverse fourth power of the wavelength.",
-        }
-    ],
-}
-
 
 @comparisons_router.post(
     "/comparisons",
@@ -207,9 +162,7 @@ COMPARISONS_EXAMPLE: dict[str, Any] = {
 )
 async def comparisons(
     request: Request,
-    body: Annotated[
-        ComparisonRequest, Body(openapi_examples={"pair": {"summary": "One pair", "value": COMPARISONS_EXAMPLE}})
-    ],
+    body: ComparisonRequest,
 ) -> Response:
     """Each pair is judged twice, with either response first; if the two orders disagree, the pair is a tie."""
     bind_log_context(run=body.run)

@@ -26,12 +26,12 @@ from judge_server.ports import (
     RubricSource,
     RubricTexts,
 )
+from judge_server.scheduling.checker import Checker
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.drift import DriftLog
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
-from judge_server.verifiers import Checker
 from trainer_client.wire import DEFAULT_JUDGE, RewardRequest
 from trainer_client.wire.monitors import MonitorThresholds
 

@@ -1,8 +1,8 @@
 """An engine pool: several engines of one model that act as one engine.
 
-`judge_server.pools` chooses the member for each batch, so that a response's calls stay together. This module decides
-which outcomes are asked again of another member, and which count against a member's circuit breaker. A member that was
-down is created anew and must prove to be the same judge as the others before it rejoins.
+`judge_server.scheduling.pools` chooses the member for each batch, so that a response's calls stay together. This module
+decides which outcomes are asked again of another member, and which count against a member's circuit breaker. A member
+that was down is created anew and must prove to be the same judge as the others before it rejoins.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from judge_server.errors import CannotLoad, CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
-from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
 from judge_server.ports import (
     Adapter,
     Batch,
@@ -22,10 +21,12 @@ from judge_server.ports import (
     Engine,
     EngineIdentity,
     LoadingEngine,
+    MemberView,
     PoolState,
     Reply,
     SleepingEngine,
 )
+from judge_server.scheduling.pools import CircuitBreaker, Member, MemberUnavailable, Pool, PoolRules, key_of
 
 log = logging.getLogger("adjudge")
 

@@ -37,7 +37,8 @@ from judge_server.generation.validity import VALIDITY_PROMPTS, judge_items, vali
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer, WriterFailed
 from judge_server.ports import CallFailure
-from judge_server.verifiers import Check, Checker
+from judge_server.scheduling.checker import Checker
+from judge_server.verifiers import Check
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.wire import Criterion, RubricContent, RubricName, RubricVersion
 from trainer_client.wire.criteria import ExactVerification, MathVerification, Verification

@@ -23,12 +23,24 @@ from judge_server.errors import Overloaded
 from judge_server.judging.plan import PlannedCall, ResponsePlan, combine
 from judge_server.judging.questions import PreparedConfig
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.queueing import NUL, project_of_run
 from judge_server.verifiers import Check
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, UncertainBand, VerdictMethod, VerdictRequest
 
 CallOutcome = JudgeResult | CallFailure
+
+NUL = "\0"
+
+
+def project_of_run(run: str) -> str:
+    """The project in a caller's run key, which is `run` or `project`, NUL, `run`."""
+    project_id, nul, _ = run.partition(NUL)
+    return project_id if nul else DEFAULT_PROJECT
+
+
+def label_of_run(run: str) -> str:
+    """A caller's run key in readable form: `run`, or `project/run`."""
+    return run.replace(NUL, "/")
 
 
 class Caller(NamedTuple):

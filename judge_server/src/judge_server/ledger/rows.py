@@ -12,7 +12,6 @@ import secrets
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
@@ -94,20 +93,6 @@ def _stored(message: Message) -> dict[str, Any]:
 def _json_list(items: Iterable[Any]) -> bytes:
     """Encode a list item by item, because encoding does not let another thread run."""
     return f"[{', '.join([json.dumps(item) for item in items])}]".encode()
-
-
-def _is_known(pending: PendingVerdict, digest: bytes, known: AbstractSet[bytes]) -> bool:
-    """Whether a vote was known before; a verdict that is made of others, if all of these were."""
-    return all(part in known for part in pending.parts) if pending.parts else digest in known
-
-
-def _passages(pending: PendingVerdict) -> str | None:
-    return None if pending.passages is None else json.dumps([one.model_dump() for one in pending.passages])
-
-
-def _member_verdicts(result: JudgeResult) -> str | None:
-    said = result.members
-    return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
 
 
 def _judging_rules(judged: JudgedRequest) -> JudgingRules:
@@ -236,36 +221,35 @@ class _RowBuilder:
         return json.dumps(planned.spans)
 
     def _uses(self, planned: PlannedResponse, place: int) -> None:
-        outcomes, known, rules = self._entry.outcomes.by_digest, self._known, self._entry.rules
+        outcomes, known, rules, written = self._entry.outcomes.by_digest, self._known, self._entry.rules, self._results
         project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
-        for number, pending in enumerate(planned.plan.pending):
-            if not pending.digests:
-                add(
-                    UseRow(
-                        project, run, request, place, number, 0, pending.criterion, pending.method, _NO_CALL, False,
-                        LEFT_OUT, None, None, False,
-                    )
-                )  # fmt: skip
+        for slot, pending in enumerate(planned.plan.pending):
+            criterion, method, digests, step, _, parts, passages = pending
+            if not digests:
+                row = project, run, request, place, slot, 0, criterion, method, _NO_CALL, False
+                add(UseRow(*row, LEFT_OUT, None, None, False))
                 continue
-            votes = [outcomes[digest] for digest in pending.digests]
-            passages = _passages(pending)
+            shown = None if passages is None else json.dumps([one.model_dump() for one in passages])
+            votes = [outcomes[digest] for digest in digests]
             outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
-            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, pending.method)
-            for vote, (digest, outcome) in enumerate(zip(pending.digests, votes, strict=True)):
+            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, method)
+            for vote, (digest, outcome) in enumerate(zip(digests, votes, strict=True)):
                 failure, detail = UNCERTAIN if uncertain else None, None
                 if isinstance(outcome, CallFailure):
                     failure, detail = failure or outcome.kind, storable_text(outcome.detail)
-                elif (before := self._results.get(digest)) is None or (before is not outcome and before != outcome):
+                elif (before := written.get(digest)) is None or (before is not outcome and before != outcome):
                     self._verdict(digest, outcome)
+                cached = digest in known if not parts else all(part in known for part in parts)
                 add(
                     UseRow(
-                        project, run, request, place, number, vote, pending.criterion, pending.method, digest, failed,
-                        failure, detail, pending.step, _is_known(pending, digest, known), passages,
+                        project, run, request, place, slot, vote, criterion, method, digest, failed, failure, detail,
+                        step, cached, shown,
                     )
                 )  # fmt: skip
 
     def _verdict(self, digest: bytes, result: JudgeResult) -> None:
         self._results[digest] = result
+        members = [one.model_dump(exclude_defaults=True) for one in result.members]
         self._rows.verdicts.append(
             VerdictRow(
                 self._project,
@@ -278,7 +262,7 @@ class _RowBuilder:
                 result.grade,
                 None if result.rationale is None else storable_text(result.rationale),
                 result.raw_probability,
-                _member_verdicts(result),
+                json.dumps(members) if members else None,
             )
         )
 

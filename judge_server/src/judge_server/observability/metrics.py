@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from judge_server.pools import MemberView
+from judge_server.ports import MemberView
 from judge_server.ports.stores import LedgerState
 from rubric_store.operations.rows import OperationCounts
 from trainer_client.wire import DEFAULT_JUDGE

@@ -4,9 +4,8 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from judge_server.pools import MemberView
 from trainer_client.wire import FailureKind
 
 
@@ -223,6 +222,18 @@ class EngineIdentity:
     concurrent_batches: int
     capabilities: Capabilities
     asks: str = ""
+
+
+MemberState = Literal["closed", "open", "half_open", "gone"]
+"""The state of a member's circuit breaker, or that its health checks fail."""
+
+
+class MemberView(NamedTuple):
+    """A member's status for operators: its name without credentials, its state, and its current load."""
+
+    name: str
+    state: MemberState
+    load: int
 
 
 class PoolState(Protocol):

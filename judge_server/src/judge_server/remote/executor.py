@@ -41,12 +41,12 @@ from judge_server.judging.results import (
     WriteBehindBuffer,
 )
 from judge_server.observability.tracing import propagation_headers, span
-from judge_server.pools import Member, MemberUnavailable, MemberView, Pool, PoolRules, key_of
-from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult
+from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult, MemberView
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, Shard, ShardRequest, TokenCount
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scheduling.pools import Member, MemberUnavailable, Pool, PoolRules, key_of
 from judge_server.scheduling.sleep import Lease, SleepReport, together
 from judge_server.scheduling.weights import VersionGate, WeightsOrder, WeightsReport, require_tag, weights_tag
 from trainer_client import __version__

@@ -20,11 +20,10 @@ from judge_server.api.http.responses import run_while_connected
 from judge_server.api.probes import SelectedChecks, judge_metrics_page
 from judge_server.errors import CannotLoad, CannotSleep, EngineUnavailable, InvalidRequest, NotReady
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.results import Outcomes
+from judge_server.judging.results import Outcomes, label_of_run
 from judge_server.observability.logs import bind_log_context
 from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
-from judge_server.queueing import label_of_run
 from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from judge_server.scheduling.sleep import Lease, SleepReport

@@ -1,6 +1,6 @@
 """Admission control: one fair, bounded queue in front of an engine.
 
-The queue is fair over runs by estimated prompt tokens, and serves online work before bulk (`judge_server.queueing`).
+The queue is fair over runs by estimated prompt tokens, and serves online work before bulk (`scheduling.queueing`).
 `QueueLimits` bounds it, and a `ConcurrencyLimit` sets how many batches may be at the engine. If the engine works on a
 fixed number of calls, no further batch is sent while every place is taken, so the calls of one response finish before
 those of the next begin. To give up, cancel: the entry then leaves the queue or frees its place at the engine.
@@ -22,7 +22,7 @@ from typing import Literal
 from judge_server.judging.results import Caller
 from judge_server.observability.tracing import span
 from judge_server.ports import IMAGE_TOKENS, Batch
-from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits
+from judge_server.scheduling.queueing import FairQueue, FairQueueItem, QueueLimits
 
 _GAIN_FOR_MORE, _LOSS_FOR_LESS = 1.03, 0.98
 _STEP = 1.25

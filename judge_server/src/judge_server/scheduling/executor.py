@@ -23,8 +23,7 @@ from judge_server.judging.results import (
     UnresolvedWork,
     WriteBehindBuffer,
 )
-from judge_server.pools import MemberView
-from judge_server.ports import Batch, Engine, EngineIdentity
+from judge_server.ports import Batch, Engine, EngineIdentity, MemberView
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
 from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, CallTask, SingleFlight, Subscriber
 from judge_server.scheduling.metrics import JudgeMetrics

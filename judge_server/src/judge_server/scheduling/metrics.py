@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from judge_server.judging.results import Caller, Outcomes, failures_by_kind
+from judge_server.judging.results import Caller, Outcomes, failures_by_kind, label_of_run
 from judge_server.ports import CallFailure
-from judge_server.queueing import DecayingRate, label_of_run
+from judge_server.scheduling.queueing import DecayingRate
 from trainer_client.wire.judges import WeightsDrift
 
 OTHER_LABEL = "(other)"

@@ -39,8 +39,7 @@ from judge_server.judging.results import (
     MemberCosts,
     Outcomes,
 )
-from judge_server.pools import MemberView
-from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult
+from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity, JudgeResult, MemberView
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease, SleepReport, hold_all, together
 from judge_server.scheduling.weights import WeightsOrder, WeightsReport

@@ -31,10 +31,11 @@ from judge_server.judging.results import (
 )
 from judge_server.observability.tracing import set_span_attributes, span
 from judge_server.ports import EngineIdentity, JudgeResult, VerdictCache
+from judge_server.scheduling.checker import Checker, CheckOwner, is_inline_check
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.time_sharing import TimeSlicer, next_slice
-from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
+from judge_server.verifiers import Check
 from trainer_client.wire import JudgingOptions, UsedProtocol
 
 STORE_TIMEOUT_S = 0.1

@@ -64,14 +64,6 @@ class FormatError(ValueError):
         """The error of one problem."""
         return cls([FormatProblem(place, message, line)])
 
-    @classmethod
-    def of_criteria(
-        cls, criteria: Iterable[Criterion], unsupported: Callable[[Criterion], Iterable[str]]
-    ) -> "FormatError | None":
-        """The error of criteria that a format cannot express, with all reasons; None if there are none."""
-        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
-        return cls(problems) if problems else None
-
 
 _FOLD_ABOVE = 3
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?")

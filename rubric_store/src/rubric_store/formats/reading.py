@@ -6,7 +6,7 @@ are written with a report of what a format cannot hold.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal, cast, get_args
@@ -400,6 +400,14 @@ _WRITERS: Final[dict[RubricFormat, Callable[[RubricDocument], str]]] = {
     "dro": lines.write_dro,
     "requirement": requirement.write,
 }
+_UNSUPPORTED: Final[Mapping[RubricFormat, Callable[[Criterion], Iterable[str]]]] = {
+    "srar": lines.not_in_srar,
+    "rgr": lists.not_in_rgr,
+    "grounded": lists.not_in_grounded,
+    "dro": lines.not_in_dro,
+}
+"""Why a format cannot hold a criterion, for those that cannot hold every one."""
+
 WRITTEN_FORMATS: Final = tuple(_WRITERS)
 """The formats that can be written; the others are only read."""
 
@@ -446,6 +454,11 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
     document, known = as_document(rubric), check_format(format)
     if known not in _WRITERS:
         raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
+    if (unsupported := _UNSUPPORTED.get(known)) is not None:
+        criteria = document.content.criteria
+        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
+        if problems:
+            raise FormatError(problems)
     text = _WRITERS[known](document)
     try:
         reread = read_document(text, known)

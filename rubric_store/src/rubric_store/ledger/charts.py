@@ -28,7 +28,7 @@ from sqlalchemy import (
     select,
 )
 
-from rubric_store.database import insert_into
+from rubric_store.database import upsert
 from rubric_store.ledger.rows import (
     CriterionBucket,
     GroupSpread,
@@ -56,20 +56,16 @@ from rubric_store.ledger.tables import (
     steps,
 )
 
-_KEY = ("project_id", "run", "step", "name")
-
 
 def set_measures(connection: Connection, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:
     """Set the measures of a step; those set before under other names stay."""
     if not values:
         return
-    added = insert_into(measures, connection)
-    upsert = added.on_conflict_do_update(index_elements=list(_KEY), set_={"value": added.excluded.value})
     rows = [
         {"project_id": project_id, "run": run, "step": step, "name": name, "value": value}
         for name, value in sorted(values.items())
     ]
-    connection.execute(upsert, rows)
+    connection.execute(upsert(measures, connection), rows)
 
 
 def measure_buckets(connection: Connection, wanted: RunChartQuery) -> list[MeasureBucket]:

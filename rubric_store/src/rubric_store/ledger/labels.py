@@ -1,13 +1,13 @@
 """Labels of verdicts: what people say of them, and the verdicts that may be labelled next."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, select
 
-from rubric_store.database import insert_into
+from rubric_store.database import upsert
 from rubric_store.ledger.reading import to_record
 from rubric_store.ledger.rows import LabelCount, LabelFilter, LabelledUse, LabelRow, RecentFilter, UseRecord, VerdictKey
 from rubric_store.ledger.tables import (
@@ -30,18 +30,16 @@ def set_label(
     connection: Connection, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None
 ) -> LabelRow | None:
     """Set a person's label of a verdict, or remove it if `met` is None; raises `LookupError` for an unknown verdict."""
-    here = [project_id, *verdict]
-    found = select(uses.c.criterion).where(*_equal(uses, here), uses.c.vote == 0)
+    here = {"project_id": project_id, **verdict._asdict()}
+    found = select(uses.c.criterion).filter_by(**here, vote=0)
     criterion = connection.execute(found).scalar_one_or_none()
     if criterion is None:
         raise LookupError(f"the ledger has no such verdict in run {verdict.run!r}; it may have been purged")
     if met is None:
-        connection.execute(delete(labels).where(*_equal(labels, here), labels.c.labeller == labeller))
+        connection.execute(delete(labels).filter_by(**here, labeller=labeller))
         return None
     row = LabelRow(project_id, *verdict, labeller, criterion, met, datetime.now(UTC))
-    added = insert_into(labels, connection).values(row._asdict())
-    keys = [*_KEY, "labeller"]
-    connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"met": met, "at": row.at}))
+    connection.execute(upsert(labels, connection), row._asdict())
     return row
 
 
@@ -126,7 +124,3 @@ def _filter(statement: Select[Any], wanted: LabelFilter) -> Select[Any]:
     if wanted.requests:
         statement = statement.where(labels.c.request.in_(wanted.requests))
     return statement if wanted.labeller is None else statement.where(labels.c.labeller == wanted.labeller)
-
-
-def _equal(table: Any, values: Sequence[Any]) -> list[Any]:
-    return [table.c[name] == value for name, value in zip(_KEY, values, strict=True)]

@@ -43,7 +43,7 @@ def criterion_groups(
     newer = func.sum(signals.c.pairs).over(partition_by=signals.c.name, order_by=signals.c.step.desc())
     recent = (
         select(signals.c.name, signals.c.pairs, signals.c.x, (newer - signals.c.pairs).label("newer"))
-        .where(signals.c.project_id == project_id, signals.c.run == run, signals.c.signal == "criterion")
+        .filter_by(project_id=project_id, run=run, signal="criterion")
         .where(signals.c.step < before, signals.c.step >= before - _RECENT_STEPS)
         .subquery()
     )

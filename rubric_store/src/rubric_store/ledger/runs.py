@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, delete, func, or_, select
 
-from rubric_store.database import insert_into
+from rubric_store.database import upsert
 from rubric_store.ledger import tables
 from rubric_store.ledger.rows import (
     LEFT_OUT,
@@ -34,6 +34,7 @@ from rubric_store.repository import (
     UNKNOWN_CURSOR,
     CursorError,
     from_time_cursor,
+    take_page,
     text_from_cursor,
     to_cursor,
     to_time_cursor,
@@ -282,8 +283,7 @@ def run_page(
         at, name = from_time_cursor(after)
         listed = listed.where(or_(runs.c.last_at < at, and_(runs.c.last_at == at, runs.c.run < name)))
     rows = connection.execute(listed.limit(limit + 1)).all()
-    shown = rows[:limit]
-    cursor = to_time_cursor(shown[-1].last_at, shown[-1].run) if len(rows) > limit else None
+    shown, cursor = take_page(rows, limit, lambda row: to_time_cursor(row.last_at, row.run))
     return RunPage(runs=tuple(_summaries(connection, project_id, shown)), next_cursor=cursor)
 
 
@@ -381,16 +381,15 @@ def _steps(
     return shown, cursor
 
 
-def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[list[int], str | None]:
+def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[Sequence[int], str | None]:
     at = steps.c.step
     numbers = select(at).distinct().where(*of_run(steps, view), *in_steps(steps, view))
     if view.after is not None:
         before = _from_step_cursor(view.after)
         numbers = numbers.where(at < before if view.newest_first else at > before)
     ordered = numbers.order_by(at.desc() if view.newest_first else at)
-    page = list(connection.execute(ordered.limit(view.limit + 1)).scalars())
-    shown = page[: view.limit]
-    return shown, to_cursor(str(shown[-1])) if len(page) > len(shown) else None
+    rows = connection.execute(ordered.limit(view.limit + 1)).scalars().all()
+    return take_page(rows, view.limit, lambda number: to_cursor(str(number)))
 
 
 def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]:
@@ -450,19 +449,16 @@ def delete_empty_runs(connection: Connection, project_id: str) -> None:
     names = list(connection.execute(empty).scalars())
     for table in (*tables.TABLES, tables.measures):
         for name in names:
-            connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
+            connection.execute(delete(table).filter_by(project_id=project_id, run=name))
 
 
 def _upsert(connection: Connection, table: Table, figures_by_key: dict[RowKey, Any]) -> None:
-    added = insert_into(table, connection)
     keys = [column.name for column in table.primary_key]
-    figures = [column for column in table.c if not column.primary_key]
-    nothing = dict.fromkeys([column.name for column in figures], 0)
+    nothing = dict.fromkeys([column.name for column in table.c if not column.primary_key], 0)
     rows = [
         {**dict(zip(keys, key, strict=True)), **nothing, **values} for key, values in sorted(figures_by_key.items())
     ]
-    changes = {column.name: _merged_value(column, added.excluded[column.name]) for column in figures}
-    connection.execute(added.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes), rows)
+    connection.execute(upsert(table, connection, _merged_value), rows)
 
 
 def _merged_value(before: ColumnElement[Any], more: ColumnElement[Any]) -> ColumnElement[Any]:

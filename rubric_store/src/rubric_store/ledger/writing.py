@@ -135,31 +135,25 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
-        columns = list(zip(*rows[start : start + _ROWS_A_STATEMENT], strict=True))
+        part = rows[start : start + _ROWS_A_STATEMENT]
+        columns = list(zip(*part, strict=True))
         shared = tuple([column[0] == column[-1] and column.count(column[0]) == len(column) for column in columns])
-        values = [column[0] for column, same in zip(columns, shared, strict=True) if same]
-        own = [column for column, same in zip(columns, shared, strict=True) if not same]
-        values += chain.from_iterable(zip(*own, strict=True))
-        cursor.execute(_insert_statement(table, len(columns[0]), shared), values)
+        own = [column[1:] for column, same in zip(columns, shared, strict=True) if not same]
+        values = [*part[0], *chain.from_iterable(zip(*own, strict=True))]
+        cursor.execute(_insert_statement(table, len(part), shared), values)
         added += cursor.rowcount
     return added
 
 
 @lru_cache(maxsize=256)
 def _insert_statement(table: Table, rows: int, shared: tuple[bool, ...]) -> str:
-    """Return a statement whose first parameters are the shared columns, followed by the other columns row by row."""
+    """Return a statement whose parameters are the first row, and of each other row the columns that are not shared."""
     names = [column.name for column in table.columns]
-    own = shared.count(False)
-    places = [shared[:place].count(same) for place, same in enumerate(shared)]
-    values = [
-        ",".join(
-            f"?{1 + place if same else 1 + sum(shared) + row * own + place}"
-            for place, same in zip(places, shared, strict=True)
-        )
-        for row in range(rows)
-    ]
+    first = ",".join("?" for _ in shared)
+    other = ",".join(f"?{place}" if same else "?" for place, same in enumerate(shared, start=1))
+    values = "),(".join([first, *[other] * (rows - 1)])
     return (
-        f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({'),('.join(values)}) "  # noqa: S608 - no user's text
+        f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({values}) "  # noqa: S608 - no user's text
         "ON CONFLICT DO NOTHING"
     )
 

@@ -41,7 +41,7 @@ from rubric_store.operations.rows import (
     OperationCounts,
     Submission,
 )
-from rubric_store.repository import from_time_cursor, to_time_cursor
+from rubric_store.repository import from_time_cursor, take_page, to_time_cursor
 from rubric_store.tenants.tables import projects
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationList, OperationState, ResultPage
 
@@ -370,11 +370,11 @@ class SQLOperations(ChunkLeases):
             at, id_ = from_time_cursor(after)
             same_time = and_(operations.c.created_at == at, operations.c.operation_id > id_)
             wanted = wanted.where(or_(operations.c.created_at < at, same_time))
-        rows = await self._read(wanted)
+        rows, cursor = take_page(
+            await self._read(wanted), limit, lambda row: to_time_cursor(row.created_at, row.operation_id)
+        )
         now = self.now()
-        listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows[:limit]]))
-        more = len(rows) > limit
-        cursor = to_time_cursor(rows[limit - 1].created_at, rows[limit - 1].operation_id) if more else None
+        listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
         return OperationList(operations=listed, next_cursor=cursor)
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
@@ -479,10 +479,8 @@ def _key_digest(submission: Submission) -> bytes:
 
 async def _find_submission(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
     """The row that a submission created, if any; raises `ValueError` if its request was a different one."""
-    mine = and_(
-        operations.c.project_id == project_id, operations.c.submission == sha256(submission.key.encode()).digest()
-    )
-    row = (await connection.execute(select(operations).where(mine))).one_or_none()
+    mine = select(operations).filter_by(project_id=project_id, submission=_key_digest(submission))
+    row = (await connection.execute(mine)).one_or_none()
     if row is not None and row.asked != submission.asked:
         raise ValueError(
             f"operation {row.operation_id} was submitted with the same Idempotency-Key and different content; use a "

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import SerializedList, insert_into
+from rubric_store.database import SerializedList, insert_into, upsert
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.queries import kept_words, version_of, words_of, words_parameter
@@ -68,7 +68,9 @@ class ValidationMixin(LockedNames):
                 raise LookupError(f"there is no {name}@{version}")
             if [item.criterion for item in items] != [criterion["id"] for criterion in row.criteria]:
                 raise ValueError(f"the items must be the criteria of {name}@{version}, each once and in their order")
-            last = (await connection.execute(_last_number(project_id, name, version))).scalar_one()
+            last = select(func.coalesce(func.max(passes.c.pass_number), 0))
+            last = last.filter_by(project_id=project_id, name=name, version=version)
+            number = (await connection.execute(last)).scalar_one() + 1
             validation = RubricValidation(
                 name=name,
                 version=version,
@@ -79,30 +81,16 @@ class ValidationMixin(LockedNames):
                 items=tuple(items),
             )
             values = {**dict(validation), "items": [item.model_dump(mode="json") for item in validation.items]}
-            await connection.execute(insert(passes).values(project_id=project_id, pass_number=last + 1, **values))
+            await connection.execute(insert(passes).values(project_id=project_id, pass_number=number, **values))
         return validation
 
     async def validations(self, project_id: str, name: str, version: int) -> tuple[RubricValidation, ...]:
         """The newest pass of each judge over a version, newest first; empty if the version does not exist."""
-        rows = await self._read(_newest_by_judge(project_id, name, version))
+        of_version = {"project_id": project_id, "name": name, "version": version}
+        newest = select(func.max(passes.c.pass_number)).filter_by(**of_version).group_by(passes.c.judge)
+        shown = select(*_COLUMNS).filter_by(**of_version).where(passes.c.pass_number.in_(newest))
+        rows = await self._read(shown.order_by(passes.c.pass_number.desc()))
         return tuple([RubricValidation.model_validate(dict(row._mapping)) for row in rows])
-
-
-def _last_number(project_id: str, name: str, version: int) -> Select[Any]:
-    """The number of a version's last pass; 0 if there is none."""
-    return select(func.coalesce(func.max(passes.c.pass_number), 0)).where(*_version_filter(project_id, name, version))
-
-
-def _newest_by_judge(project_id: str, name: str, version: int) -> Select[Any]:
-    same_version = _version_filter(project_id, name, version)
-    newest = select(func.max(passes.c.pass_number)).where(*same_version).group_by(passes.c.judge)
-    return (
-        select(*_COLUMNS).where(*same_version, passes.c.pass_number.in_(newest)).order_by(passes.c.pass_number.desc())
-    )
-
-
-def _version_filter(project_id: str, name: str, version: int) -> tuple[Any, ...]:
-    return (passes.c.project_id == project_id, passes.c.name == name, passes.c.version == version)
 
 
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
@@ -201,7 +189,7 @@ async def publish(
         "lineage": None if added.lineage is None else added.lineage.model_dump(mode="json", exclude_unset=True),
     }
     await connection.execute(insert(rubric_versions).values(row))
-    latest_now = update(rubrics).where(rubrics.c.project_id == project_id, rubrics.c.name == name)
+    latest_now = update(rubrics).filter_by(project_id=project_id, name=name)
     await connection.execute(latest_now.values(latest_version=added.version, current_version=added.version))
     await store_words(connection, project_id, name, prepared.words)
     await write_audit("version.published", added.reference, None, added.digest)
@@ -224,12 +212,8 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
 async def store_words(connection: AsyncConnection, project_id: str, name: str, words: list[str]) -> None:
     """Index a name by these words, replacing those of any other version."""
     dialect = connection.dialect.name
-    add = insert_into(rubric_words, connection)
-    add = add.values(project_id=project_id, name=name, words=words_parameter(dialect))
-    upsert = add.on_conflict_do_update(
-        index_elements=list(rubric_words.primary_key), set_={"words": add.excluded.words}
-    )
-    await connection.execute(upsert, {"words": kept_words(dialect, words)})
+    added = upsert(rubric_words, connection).values(project_id=project_id, name=name, words=words_parameter(dialect))
+    await connection.execute(added, {"words": kept_words(dialect, words)})
 
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:

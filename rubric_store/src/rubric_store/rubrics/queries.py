@@ -142,25 +142,17 @@ def version(project_id: str, reference: Reference) -> Select[Any]:
     if reference.version is not None:
         return statement.where(versions.c.version == reference.version)
     if reference.alias is not None:
-        pointed = select(rubric_aliases.c.version).where(
-            rubric_aliases.c.project_id == project_id,
-            rubric_aliases.c.name == reference.name,
-            rubric_aliases.c.alias == reference.alias,
+        pointed = select(rubric_aliases.c.version).filter_by(
+            project_id=project_id, name=reference.name, alias=reference.alias
         )
         return statement.where(versions.c.version == pointed.scalar_subquery())
-    current = select(rubrics.c.current_version).where(
-        rubrics.c.project_id == project_id, rubrics.c.name == reference.name
-    )
+    current = select(rubrics.c.current_version).filter_by(project_id=project_id, name=reference.name)
     return statement.where(versions.c.version == current.scalar_subquery())
 
 
 def lock_name(project_id: str, name: str) -> Select[Any]:
     """The latest version number of a name, locking its row until the transaction ends (SQLite locks the database)."""
-    return (
-        select(rubrics.c.latest_version)
-        .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
-        .with_for_update()
-    )
+    return select(rubrics.c.latest_version).filter_by(project_id=project_id, name=name).with_for_update()
 
 
 _AFTER_ANY_NAME = "\x7f"  # sorts after every character of a rubric's name

@@ -18,16 +18,16 @@ from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Table, delete, func, select, text, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.database import insert_into, unwritable_files
+from rubric_store.database import unwritable_files, upsert
 from rubric_store.repository import (
     READ_TIMEOUT_S,
     UNKNOWN_CURSOR,
-    BaseRepository,
     CursorError,
+    take_page,
     text_from_cursor,
     to_cursor,
     unknown_actor,
@@ -35,7 +35,6 @@ from rubric_store.repository import (
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
     LARGE_CHARACTERS,
-    LockedNames,
     PreparedPublication,
     ValidationMixin,
     add_tags,
@@ -76,132 +75,6 @@ from trainer_client.wire.problems import field_errors
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
-class ChangeMixin(LockedNames):
-    """The part of `RubricStore` that changes existing rubrics: aliases, tags, retirement."""
-
-    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
-        super().__init__(database, actor=actor)
-        self._version_cache = VersionCache()
-
-    async def move_alias(
-        self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
-    ) -> tuple[bool, int | None]:
-        """Point an alias to a version, if it points to the expected one now.
-
-        Args:
-            project_id: the project of the rubrics.
-            name: the rubric.
-            alias: the alias.
-            version: the version that it shall point to.
-            expected: the version that it points to now, or None if the alias does not exist.
-
-        Returns:
-            Whether the alias now points to `version`, and what it points to (None: it does not exist). An alias that
-            already points to `version` counts as moved whatever was expected, so a move may be repeated.
-
-        Raises:
-            ValueError: the alias's name is invalid, or the version is retired.
-            LookupError: the rubric or the version does not exist.
-        """
-        _check_alias(alias)
-        async with self._begin_locked(project_id, name) as connection:
-            found = await _version(connection, project_id, name, version)
-            current = await _alias(connection, project_id, name, alias)
-            if current == version:
-                return True, version
-            if current != expected:
-                return False, current
-            if found.retirement is not None:
-                raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
-            added = insert_into(rubric_aliases, connection)
-            added = added.values(project_id=project_id, name=name, alias=alias, version=version)
-            moved = added.on_conflict_do_update(
-                index_elements=list(rubric_aliases.primary_key), set_={"version": version}
-            )
-            await connection.execute(moved)
-            before = None if current is None else (await _version(connection, project_id, name, current)).digest
-            await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
-        return True, version
-
-    async def remove_alias(
-        self, project_id: str, name: str, alias: str, *, expected: int | None
-    ) -> tuple[bool, int | None]:
-        """Remove an alias if it points to the expected version; return whether it did, and what it pointed to.
-
-        Raises:
-            LookupError: the rubric does not exist.
-        """
-        async with self._begin_locked(project_id, name) as connection:
-            current = await _alias(connection, project_id, name, alias)
-            if current is None or current != expected:
-                return False, current
-            await connection.execute(
-                delete(rubric_aliases).where(
-                    *_of_name(rubric_aliases, project_id, name), rubric_aliases.c.alias == alias
-                )
-            )
-            removed = await _version(connection, project_id, name, current)
-            await self._add_audit_entry(
-                connection, project_id, "alias.removed", f"{name}@{alias}", removed.digest, None
-            )
-        return True, current
-
-    async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
-        """Replace the tags of a rubric.
-
-        Raises:
-            ValueError: too many tags, or an invalid one.
-            LookupError: the rubric does not exist.
-        """
-        try:
-            wanted = TagSet(tags=tuple(tags)).tags
-        except ValidationError as error:
-            wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
-            raise ValueError(f"{wrong.field}: {wrong.message}") from None
-        async with self._begin_locked(project_id, name) as connection:
-            before = await tags_of(connection, project_id, name)
-            await connection.execute(delete(rubric_tags).where(*_of_name(rubric_tags, project_id, name)))
-            await add_tags(connection, project_id, name, wanted)
-            after = await tags_of(connection, project_id, name)
-            await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
-        return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
-
-    async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
-        """Retire a version. Retiring it again replaces the reason and keeps the time.
-
-        Raises:
-            LookupError: the version does not exist.
-        """
-        async with self._begin_locked(project_id, name) as connection:
-            found = await _version(connection, project_id, name, version)
-            at = found.retirement.at if found.retirement else datetime.now(UTC)
-            await self._add_audit_entry(
-                connection, project_id, "version.retired", found.reference, _reason(found), reason
-            )
-            retired = await _set_retirement(connection, project_id, found, at, reason)
-        self._version_cache.expire()
-        return retired
-
-    async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
-        """Bring a retired version back into use.
-
-        Raises:
-            LookupError: the version does not exist.
-        """
-        async with self._begin_locked(project_id, name) as connection:
-            found = await _version(connection, project_id, name, version)
-            await self._add_audit_entry(
-                connection, project_id, "version.restored", found.reference, _reason(found), None
-            )
-            restored = await _set_retirement(connection, project_id, found, None, None)
-        self._version_cache.expire()
-        return restored
-
-
-def _of_name(table: Table, project_id: str, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return table.c.project_id == project_id, table.c.name == name
-
-
 async def _version(connection: AsyncConnection, project_id: str, name: str, version: int | None) -> RubricVersion:
     row = (await connection.execute(queries.version(project_id, Reference(name, version, None)))).one_or_none()
     if row is None:
@@ -223,12 +96,12 @@ async def _set_retirement(
 ) -> RubricVersion:
     name = version.name
     before = await _version(connection, project_id, name, None)
-    mine = _of_name(versions, project_id, name)
-    retired = update(versions).where(*mine, versions.c.version == version.version)
+    mine = {"project_id": project_id, "name": name}
+    retired = update(versions).filter_by(**mine, version=version.version)
     await connection.execute(retired.values(retired_at=at, retired_reason=reason))
-    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
+    in_use = select(func.max(versions.c.version)).filter_by(**mine, retired_at=None).scalar_subquery()
     newest = func.coalesce(in_use, rubrics.c.latest_version)
-    await connection.execute(update(rubrics).where(*_of_name(rubrics, project_id, name)).values(current_version=newest))
+    await connection.execute(update(rubrics).filter_by(**mine).values(current_version=newest))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
         await store_words(connection, project_id, name, words_of(one.description for one in current.criteria))
@@ -252,102 +125,6 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME_CHARACTERS = re.compile(r"[a-z0-9._/-]*")
 _Tags = defaultdict[str, list[str]]
 _Aliases = defaultdict[str, dict[str, int]]
-
-
-class ListMixin(BaseRepository):
-    """The part of `RubricStore` that lists rubrics. Every page costs the same, however far into the list."""
-
-    async def list(
-        self,
-        project_id: str,
-        *,
-        prefix: str = "",
-        tag: str | None = None,
-        text: str = "",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> RubricPage:
-        """List rubrics by name in code point order, each with its current version.
-
-        Args:
-            project_id: the project of the rubrics.
-            prefix: only names that begin with this text, taken literally.
-            tag: only rubrics that have this tag.
-            text: only rubrics whose criteria together contain, for each word of this text, a word that begins with
-                it, ignoring case; see `rubric_store.rubrics.queries`. A text without words finds nothing.
-            after: the `next_cursor` of the previous page; None for the first page.
-            limit: rubrics per page, 1 to 500.
-
-        Raises:
-            CursorError: the cursor is invalid.
-            ValueError: the limit is out of range.
-        """
-        _check_limit(limit, "rubrics")
-        name = None if after is None else _name_from_cursor(after)
-        words = words_of([text])
-        if not _NAME_CHARACTERS.fullmatch(prefix) or (text and not words) or "\0" in (tag or ""):
-            return RubricPage(rubrics=())
-        page = queries.page(
-            project_id, self._engine.dialect.name, prefix=prefix, tag=tag, words=words, after=name, limit=limit + 1
-        )
-        rows = await self._read(page)
-        names = [row.name for row in rows[:limit]]
-        tags, aliases = await self._labels(project_id, names)
-        summaries = [
-            RubricSummary(**row._mapping, tags=tuple(tags[row.name]), aliases=aliases[row.name]) for row in rows[:limit]
-        ]
-        return RubricPage(rubrics=tuple(summaries), next_cursor=to_cursor(names[-1]) if rows[limit:] else None)
-
-    async def history(
-        self, project_id: str, name: str, *, after: str | None = None, limit: int = 100
-    ) -> RubricHistory | None:
-        """List the versions of a rubric, newest first; None if the rubric does not exist.
-
-        Args:
-            project_id: the project of the rubrics.
-            name: the rubric.
-            after: the `next_cursor` of the previous page; None for the first page.
-            limit: versions per page, 1 to 500.
-
-        Raises:
-            CursorError: the cursor is invalid.
-            ValueError: the limit is out of range.
-        """
-        _check_limit(limit, "versions")
-        listed = select(*VERSION_COLUMNS, versions.c.criteria_count).where(*_of_name(versions, project_id, name))
-        if after is not None:
-            number = text_from_cursor(after)
-            if not _NUMBER.fullmatch(number):
-                raise CursorError(UNKNOWN_CURSOR)
-            listed = listed.where(versions.c.version < int(number))
-        rows = await self._read(listed.order_by(versions.c.version.desc()).limit(limit + 1))
-        if not rows and after is not None:
-            raise CursorError(UNKNOWN_CURSOR)
-        if not rows:
-            return None
-        tags, aliases = await self._labels(project_id, [name])
-        return RubricHistory(
-            name=name,
-            tags=tuple(tags[name]),
-            versions=tuple([summary_of(row, aliases[name]) for row in rows[:limit]]),
-            next_cursor=to_cursor(str(rows[limit - 1].version)) if rows[limit:] else None,
-        )
-
-    async def aliases(self, project_id: str, name: str) -> RubricAliases:
-        """The aliases of a rubric; empty if the rubric does not exist."""
-        _, aliases = await self._labels(project_id, [name])
-        return RubricAliases(name=name, aliases=aliases[name])
-
-    async def _labels(self, project_id: str, names: Sequence[str]) -> tuple[_Tags, _Aliases]:
-        """The tags and the aliases of names, by name."""
-        tags: _Tags = defaultdict(list)
-        aliases: _Aliases = defaultdict(dict)
-        async with self._connect() as connection:
-            for row in await connection.execute(queries.tags(project_id, names)):
-                tags[row.name].append(row.tag)
-            for row in await connection.execute(queries.aliases(project_id, names)):
-                aliases[row.name][row.alias] = row.version
-        return tags, aliases
 
 
 _MAX_LIMIT = 500
@@ -416,7 +193,7 @@ _CACHED_FIND_TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 1.0
 
 
-class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
+class RubricStore(ValidationMixin):
     """Rubrics on SQLite or PostgreSQL, separate for each project.
 
     Args:
@@ -438,6 +215,7 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
     ) -> None:
         super().__init__(database, actor=actor)
         self._run_large = run_large
+        self._version_cache = VersionCache()
         self._retry_at = 0.0
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -569,3 +347,201 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         except (SQLAlchemyError, OSError):
             return False
         return not unwritable_files(self._engine.url)
+
+    async def move_alias(
+        self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
+    ) -> tuple[bool, int | None]:
+        """Point an alias to a version, if it points to the expected one now.
+
+        Args:
+            project_id: the project of the rubrics.
+            name: the rubric.
+            alias: the alias.
+            version: the version that it shall point to.
+            expected: the version that it points to now, or None if the alias does not exist.
+
+        Returns:
+            Whether the alias now points to `version`, and what it points to (None: it does not exist). An alias that
+            already points to `version` counts as moved whatever was expected, so a move may be repeated.
+
+        Raises:
+            ValueError: the alias's name is invalid, or the version is retired.
+            LookupError: the rubric or the version does not exist.
+        """
+        _check_alias(alias)
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            current = await _alias(connection, project_id, name, alias)
+            if current == version:
+                return True, version
+            if current != expected:
+                return False, current
+            if found.retirement is not None:
+                raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
+            row = {"project_id": project_id, "name": name, "alias": alias, "version": version}
+            await connection.execute(upsert(rubric_aliases, connection), row)
+            before = None if current is None else (await _version(connection, project_id, name, current)).digest
+            await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
+        return True, version
+
+    async def remove_alias(
+        self, project_id: str, name: str, alias: str, *, expected: int | None
+    ) -> tuple[bool, int | None]:
+        """Remove an alias if it points to the expected version; return whether it did, and what it pointed to.
+
+        Raises:
+            LookupError: the rubric does not exist.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            current = await _alias(connection, project_id, name, alias)
+            if current is None or current != expected:
+                return False, current
+            await connection.execute(delete(rubric_aliases).filter_by(project_id=project_id, name=name, alias=alias))
+            removed = await _version(connection, project_id, name, current)
+            await self._add_audit_entry(
+                connection, project_id, "alias.removed", f"{name}@{alias}", removed.digest, None
+            )
+        return True, current
+
+    async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
+        """Replace the tags of a rubric.
+
+        Raises:
+            ValueError: too many tags, or an invalid one.
+            LookupError: the rubric does not exist.
+        """
+        try:
+            wanted = TagSet(tags=tuple(tags)).tags
+        except ValidationError as error:
+            wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
+            raise ValueError(f"{wrong.field}: {wrong.message}") from None
+        async with self._begin_locked(project_id, name) as connection:
+            before = await tags_of(connection, project_id, name)
+            await connection.execute(delete(rubric_tags).filter_by(project_id=project_id, name=name))
+            await add_tags(connection, project_id, name, wanted)
+            after = await tags_of(connection, project_id, name)
+            await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
+        return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
+
+    async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
+        """Retire a version. Retiring it again replaces the reason and keeps the time.
+
+        Raises:
+            LookupError: the version does not exist.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            at = found.retirement.at if found.retirement else datetime.now(UTC)
+            await self._add_audit_entry(
+                connection, project_id, "version.retired", found.reference, _reason(found), reason
+            )
+            retired = await _set_retirement(connection, project_id, found, at, reason)
+        self._version_cache.expire()
+        return retired
+
+    async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
+        """Bring a retired version back into use.
+
+        Raises:
+            LookupError: the version does not exist.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            await self._add_audit_entry(
+                connection, project_id, "version.restored", found.reference, _reason(found), None
+            )
+            restored = await _set_retirement(connection, project_id, found, None, None)
+        self._version_cache.expire()
+        return restored
+
+    async def list(
+        self,
+        project_id: str,
+        *,
+        prefix: str = "",
+        tag: str | None = None,
+        text: str = "",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> RubricPage:
+        """List rubrics by name in code point order, each with its current version.
+
+        Args:
+            project_id: the project of the rubrics.
+            prefix: only names that begin with this text, taken literally.
+            tag: only rubrics that have this tag.
+            text: only rubrics whose criteria together contain, for each word of this text, a word that begins with
+                it, ignoring case; see `rubric_store.rubrics.queries`. A text without words finds nothing.
+            after: the `next_cursor` of the previous page; None for the first page.
+            limit: rubrics per page, 1 to 500.
+
+        Raises:
+            CursorError: the cursor is invalid.
+            ValueError: the limit is out of range.
+        """
+        _check_limit(limit, "rubrics")
+        name = None if after is None else _name_from_cursor(after)
+        words = words_of([text])
+        if not _NAME_CHARACTERS.fullmatch(prefix) or (text and not words) or "\0" in (tag or ""):
+            return RubricPage(rubrics=())
+        page = queries.page(
+            project_id, self._engine.dialect.name, prefix=prefix, tag=tag, words=words, after=name, limit=limit + 1
+        )
+        rows, cursor = take_page(await self._read(page), limit, lambda row: to_cursor(row.name))
+        tags, aliases = await self._labels(project_id, [row.name for row in rows])
+        summaries = [
+            RubricSummary(**row._mapping, tags=tuple(tags[row.name]), aliases=aliases[row.name]) for row in rows
+        ]
+        return RubricPage(rubrics=tuple(summaries), next_cursor=cursor)
+
+    async def history(
+        self, project_id: str, name: str, *, after: str | None = None, limit: int = 100
+    ) -> RubricHistory | None:
+        """List the versions of a rubric, newest first; None if the rubric does not exist.
+
+        Args:
+            project_id: the project of the rubrics.
+            name: the rubric.
+            after: the `next_cursor` of the previous page; None for the first page.
+            limit: versions per page, 1 to 500.
+
+        Raises:
+            CursorError: the cursor is invalid.
+            ValueError: the limit is out of range.
+        """
+        _check_limit(limit, "versions")
+        listed = select(*VERSION_COLUMNS, versions.c.criteria_count).filter_by(project_id=project_id, name=name)
+        if after is not None:
+            number = text_from_cursor(after)
+            if not _NUMBER.fullmatch(number):
+                raise CursorError(UNKNOWN_CURSOR)
+            listed = listed.where(versions.c.version < int(number))
+        found = await self._read(listed.order_by(versions.c.version.desc()).limit(limit + 1))
+        rows, cursor = take_page(found, limit, lambda row: to_cursor(str(row.version)))
+        if not rows and after is not None:
+            raise CursorError(UNKNOWN_CURSOR)
+        if not rows:
+            return None
+        tags, aliases = await self._labels(project_id, [name])
+        return RubricHistory(
+            name=name,
+            tags=tuple(tags[name]),
+            versions=tuple([summary_of(row, aliases[name]) for row in rows]),
+            next_cursor=cursor,
+        )
+
+    async def aliases(self, project_id: str, name: str) -> RubricAliases:
+        """The aliases of a rubric; empty if the rubric does not exist."""
+        _, aliases = await self._labels(project_id, [name])
+        return RubricAliases(name=name, aliases=aliases[name])
+
+    async def _labels(self, project_id: str, names: Sequence[str]) -> tuple[_Tags, _Aliases]:
+        """The tags and the aliases of names, by name."""
+        tags: _Tags = defaultdict(list)
+        aliases: _Aliases = defaultdict(dict)
+        async with self._connect() as connection:
+            for row in await connection.execute(queries.tags(project_id, names)):
+                tags[row.name].append(row.tag)
+            for row in await connection.execute(queries.aliases(project_id, names)):
+                aliases[row.name][row.alias] = row.version
+        return tags, aliases

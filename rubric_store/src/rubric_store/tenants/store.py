@@ -3,6 +3,7 @@
 The store gets a key's id and the digest of its secret, never the secret.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -11,12 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.database import insert_into
+from rubric_store.database import insert_into, upsert
 from rubric_store.repository import (
     BaseRepository,
     entry_from_cursor,
     from_time_cursor,
     select_newest,
+    take_page,
     text_from_cursor,
     to_cursor,
     to_time_cursor,
@@ -81,9 +83,8 @@ class TenantStore(BaseRepository):
         wanted = _projects().order_by(projects.c.project_id).limit(limit + 1)
         if after is not None:
             wanted = wanted.where(projects.c.project_id > text_from_cursor(after))
-        found = [_project(row) for row in await self._read(wanted)]
-        cursor = to_cursor(found[limit - 1].id) if len(found) > limit else None
-        return ProjectList(projects=tuple(found[:limit]), next_cursor=cursor)
+        rows, cursor = take_page(await self._read(wanted), limit, lambda row: to_cursor(row.id))
+        return ProjectList(projects=tuple(map(_project, rows)), next_cursor=cursor)
 
     async def set_limits(self, project_id: str, limits: Limits) -> Project:
         """Replace the limits of a project.
@@ -160,10 +161,9 @@ class TenantStore(BaseRepository):
             at, id_ = from_time_cursor(after)
             same_time = and_(api_keys.c.created_at == at, api_keys.c.key_id > id_)
             wanted = wanted.where(or_(api_keys.c.created_at > at, same_time))
-        rows = await self._read(wanted.order_by(api_keys.c.created_at, api_keys.c.key_id))
-        found = [_key(row) for row in rows]
-        cursor = to_time_cursor(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
-        return ApiKeyList(keys=tuple(found[:limit]), next_cursor=cursor)
+        found = await self._read(wanted.order_by(api_keys.c.created_at, api_keys.c.key_id))
+        rows, cursor = take_page(found, limit, lambda row: to_time_cursor(row.created_at, row.id))
+        return ApiKeyList(keys=tuple(map(_key, rows)), next_cursor=cursor)
 
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         """A key by its id, usable or not; None if it does not exist."""
@@ -200,8 +200,8 @@ class TenantStore(BaseRepository):
 
     async def has_ended(self, project_id: str, session_id: str) -> bool:
         """Whether a session was ended; not whether it has expired."""
-        this = (ended_sessions.c.project_id == project_id, ended_sessions.c.session_id == session_id)
-        return bool(await self._read(select(ended_sessions.c.session_id).where(*this)))
+        this = select(ended_sessions.c.session_id).filter_by(project_id=project_id, session_id=session_id)
+        return bool(await self._read(this))
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         """Store when keys were last used; a time earlier than the stored one is ignored."""
@@ -220,11 +220,8 @@ class TenantStore(BaseRepository):
                 for project_id, (requests, tokens) in sorted(used.items())
                 if project_id in known
             ]
-            if not rows:
-                return
-            add = insert_into(project_usage, connection).values(rows)
-            sums = {name: project_usage.c[name] + add.excluded[name] for name in ("requests", "tokens")}
-            await connection.execute(add.on_conflict_do_update(index_elements=["project_id", "day"], set_=sums))
+            if rows:
+                await connection.execute(upsert(project_usage, connection, operator.add), rows)
 
     async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
         """The prompt tokens computed for a project on a day, and in total."""
@@ -248,9 +245,9 @@ class TenantStore(BaseRepository):
             CursorError: `after` is not the `next_cursor` of a page.
         """
         before = None if after is None else entry_from_cursor(after)
-        rows = await self._read(select_newest(project_id, subject=subject, limit=limit + 1, before=before))
-        entries = [AuditEntry.model_validate(dict(row._mapping)) for row in rows[:limit]]
-        cursor = to_cursor(rows[limit - 1].entry.hex()) if len(rows) > limit else None
+        found = await self._read(select_newest(project_id, subject=subject, limit=limit + 1, before=before))
+        rows, cursor = take_page(found, limit, lambda row: to_cursor(row.entry.hex()))
+        entries = [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
         return AuditTail(entries=tuple(entries), next_cursor=cursor)
 
 

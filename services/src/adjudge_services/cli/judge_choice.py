@@ -53,7 +53,7 @@ async def open_client(url: str | None, settings: Settings, run: str | None = Non
 
     await prepare_store(settings)
     unreachable = {"host": "127.0.0.1", "keys": "loopback"}  # by anything outside this process
-    app = build_app(settings.model_copy(update=unreachable), wait_for_judge=True)
+    app = build_app(settings.model_copy(update=unreachable), wait_for_judge=True, with_operations=False)
     inner = AsyncClient("http://localhost", run, api_key="", transport=httpx2.ASGITransport(app))
     async with app.router.lifespan_context(app), inner as client:
         yield client

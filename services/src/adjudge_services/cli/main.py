@@ -67,9 +67,9 @@ PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
             "Compare judges before you switch, let them sleep while a trainer needs memory, change their weights.",
             {
                 "compare": "judges.compare:compare",
-                "sleep": "judges.sleep:sleep",
-                "wake": "judges.sleep:wake",
-                "weights": "judges.weights:weights",
+                "sleep": "judges.served:sleep",
+                "wake": "judges.served:wake",
+                "weights": "judges.served:weights",
             },
         ),
         "templates": Commands(

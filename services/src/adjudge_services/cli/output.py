@@ -155,6 +155,18 @@ def describe_error(error: Exception) -> str | None:
     return str(error) if isinstance(error, rare) else None
 
 
+def format_number(value: float | None, form: str = ".3f") -> str:
+    """Format a number; a dash for None."""
+    return "–" if value is None else f"{value:{form}}"
+
+
+def format_share(part: float, whole: float) -> str:
+    """Format a share in percent: `<1%` for one above 0 that would round to 0; a dash of nothing."""
+    if not whole:
+        return "–"
+    return "<1%" if 0 < part / whole < 0.005 else f"{part / whole:.0%}"
+
+
 def format_seconds(seconds: float) -> str:
     """Format a duration: milliseconds below a second, seconds from there on."""
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"

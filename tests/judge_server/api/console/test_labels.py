@@ -11,13 +11,10 @@ import pytest
 from judge_server.api.console.labels import RunLabels
 from judge_server.ledger.rows import decode_cursor, encode_cursor
 from rubric_store.ledger.rows import VerdictKey
-from tests.judge_server.api.console.test_pages import HOSTILE, checked, judged, keyed, links, page
-from tests.judge_server.api.console.test_rubrics import token_of
-from tests.judge_server.api.test_ledger import post, recorded, verdicts
+from tests.judge_server.api.console.pages import HOSTILE, checked, judged, links, page, token_of
+from tests.judge_server.api.recording import post, verdicts
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import request
-
-__all__ = ["keyed", "recorded"]
 
 LABELLED_BY_JUDGE = ("ok", "uncertain")
 

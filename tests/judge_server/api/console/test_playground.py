@@ -18,14 +18,12 @@ from judge_server.ports import Batch
 from rubric_store import RubricStore, RubricTexts
 from tests.growth import assert_linear
 from tests.judge_server import support
-from tests.judge_server.api.console.test_pages import HOSTILE, checked, keyed, links, page, recorded
-from tests.judge_server.api.console.test_rubrics import publish, refuse_the_first, token_of
+from tests.judge_server.api.console.pages import HOSTILE, checked, links, page, token_of
+from tests.judge_server.api.console.test_rubrics import publish, refuse_the_first
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, STEPPED
 from trainer_client.wire import RewardRequest
 from trainer_client.wire.tenants import Limits
-
-__all__ = ["keyed", "recorded"]
 
 RUBRIC = json.dumps({"criteria": CRITERIA})
 

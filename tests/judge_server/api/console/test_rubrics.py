@@ -16,23 +16,14 @@ from hypothesis import strategies as st
 from judge_server.api.console.rubrics import compare, version_tree
 from judge_server.scoring.rubrics import diff_words
 from tests.growth import assert_linear
-from tests.judge_server.api.console.test_pages import HOSTILE, checked, keyed, links, page, recorded, sign_in
-from tests.judge_server.api.test_ledger import post
+from tests.judge_server.api.console.pages import HOSTILE, checked, links, page, sign_in, token_of
+from tests.judge_server.api.recording import post
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
 from trainer_client.documentation import findings_url
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
 
-__all__ = ["keyed", "recorded"]
-
 TEXT = "criteria:\n  - id: fact\n    weight: 3\n    description: States that 7 is a prime number.\n"
-
-
-def token_of(text: str) -> str:
-    """The token of a page's forms."""
-    found = re.search(r'"X-Form-Token":"([0-9a-f]{64})"', text)
-    assert found is not None
-    return found[1]
 
 
 async def send(http: httpx2.AsyncClient, path: str, *, files: Any = None, **fields: Any) -> httpx2.Response:

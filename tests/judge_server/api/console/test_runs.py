@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from judge_server.api.console.charts import signed
 from judge_server.api.console.groups import HeatStep, segments
 from judge_server.api.console.responses import TextPart
-from judge_server.api.console.runs import StepAxis, read_changes
+from judge_server.api.console.run_charts import StepAxis, read_changes
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import CriterionBucket, RunCharts, StepBucket
 from tests.judge_server import support
-from tests.judge_server.api.console.test_pages import checked, judged, links, page
-from tests.judge_server.api.test_ledger import post, recorded, recording
+from tests.judge_server.api.console.pages import checked, judged, links, page
+from tests.judge_server.api.recording import post, recording
 from tests.judge_server.support import CRITERIA, STEPPED, request
-
-__all__ = ["recorded"]
 
 
 def bucket(step: int, reward: float = 0.5, last: int | None = None) -> StepBucket:
@@ -97,17 +95,17 @@ async def test_the_page_of_a_run_shows_what_changed_at_a_step(recorded: httpx2.A
     assert "nothing to compare" in await page(recorded, "run", run="r", around=400)
 
 
+def cells(text: str, name: str) -> list[str]:
+    """The outcomes in a row of the matrix, from left to right."""
+    (row,) = re.findall(rf"<tr[^>]*><th[^>]*>(?:<a[^>]*>)?<bdi>{name}</bdi>.*?</tr>", text, re.DOTALL)
+    return re.findall(r'class="mark (\w+)(?: close)?"', row)
+
+
 async def group_page(http: httpx2.AsyncClient, run: str, **params: str) -> str:
     """The page of the first group of a run."""
     listed = await page(http, "responses", run=run)
     href = httpx2.URL(links(listed, "group")[0].partition("#")[0])
     return checked(await http.get(href.copy_merge_params(params)))
-
-
-def cells(text: str, name: str) -> list[str]:
-    """The outcomes in a row of the matrix, from left to right."""
-    (row,) = re.findall(rf"<tr[^>]*><th[^>]*>(?:<a[^>]*>)?<bdi>{name}</bdi>.*?</tr>", text, re.DOTALL)
-    return re.findall(r'class="mark (\w+)(?: close)?"', row)
 
 
 async def test_a_group_is_sorted_by_reward_criterion_and_difference(recorded: httpx2.AsyncClient) -> None:

@@ -11,12 +11,8 @@ import pytest
 from judge_server.api import Service
 from judge_server.api.console.app import create_console
 from rubric_store import RubricStore
-from tests.judge_server.api.console.test_pages import page
-from tests.judge_server.api.console.test_rubrics import token_of
+from tests.judge_server.api.console.pages import page, token_of
 from tests.judge_server.api.http.test_sizes import SIZES, UNITS
-from tests.judge_server.api.test_ledger import recorded
-
-__all__ = ["recorded"]
 
 TEMPLATES = files("judge_server.api.console") / "templates"
 FIELDS = sorted(

@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.judge_server.api.problems import checked_problem, fields
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, request
@@ -16,23 +17,6 @@ async def refused(http: httpx2.AsyncClient, content: str | bytes, status: int = 
     answer = await http.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
     return checked_problem(answer)
-
-
-def checked_problem(answer: httpx2.Response) -> dict[str, Any]:
-    """Check that an answer is a complete problem document."""
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    problem: dict[str, Any] = answer.json()
-    assert problem["status"] == answer.status_code
-    assert problem["request_id"] == answer.headers["X-Request-Id"]
-    assert problem["type"].startswith("urn:adjudge:")
-    assert problem["title"]
-    assert problem["detail"]
-    return problem
-
-
-def fields(problem: dict[str, Any]) -> dict[str, str]:
-    """The error message of each field."""
-    return {error["field"]: error["message"] for error in problem["errors"]}
 
 
 def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:

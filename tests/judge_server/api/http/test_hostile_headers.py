@@ -7,11 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import pytest
 
-from tests.judge_server.api.console.test_pages import keyed
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.conftest import Serve
-
-__all__ = ["keyed"]
 
 HEADERS = (
     "Accept", "Accept-Encoding", "Authorization", "baggage", "Content-Type", "Cookie", "Expect", "Forwarded", "Host",

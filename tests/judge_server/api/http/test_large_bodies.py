@@ -17,7 +17,8 @@ from judge_server.api.http import requests as request_reading
 from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
 from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
-from tests.judge_server.api.http.test_bad_input import fields, refused
+from tests.judge_server.api.http.test_bad_input import refused
+from tests.judge_server.api.problems import fields
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.support import http_scope, request
 from trainer_client.wire.base import MAX_ERRORS, NotStrictJsonError, strict_json

@@ -9,7 +9,7 @@ import pytest
 
 from judge_server.api import Service
 from judge_server.engines.scripted import ScriptedEngine
-from tests.judge_server.api.http.test_bad_input import checked_problem
+from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from judge_server.bodies import parse_strict_json
 from judge_server.errors import InvalidRequest
-from tests.judge_server.api.http.test_bad_input import checked_problem, fields, refused
+from tests.judge_server.api.http.test_bad_input import refused
+from tests.judge_server.api.problems import checked_problem, fields
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.support import CRITERIA, request
 

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.intervals import correlation_interval, mean_interval, share_interval
 from judge_server.ledger.monitoring.monitors import (
     MONITORS,
     Point,
-    correlation_interval,
-    mean_interval,
     report,
-    share_interval,
     trend,
 )
 from rubric_store.ledger.rows import MonitoredRun

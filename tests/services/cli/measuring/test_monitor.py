@@ -11,7 +11,7 @@ from adjudge_services.settings import Settings
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger.rows import LedgerRows, MonitoredRun, RequestRow, ResponseRow, SignalRow
 from tests.judge_server.ledger.monitoring.histories import history, ramp
-from tests.services.test_ledger import command
+from tests.services.command import outcome
 
 AT = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -54,17 +54,17 @@ def runs(data_dir: Path) -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_a_gamed_run_is_reported_and_fails_the_command() -> None:
-    status, said = command("runs", "monitor", "gamed")
+    status, said = outcome("runs", "monitor", "gamed")
     assert status == 1
     for words in ("critical", "shadow_divergence", "'right'", "Stop the run", "gold judge"):
         assert words in said
-    assert command("runs", "monitor", "gamed", "--fail-on", "never")[0] == 0
-    assert command("runs", "monitor", "gamed", "--until-step", "19")[0] == 0
+    assert outcome("runs", "monitor", "gamed", "--fail-on", "never")[0] == 0
+    assert outcome("runs", "monitor", "gamed", "--until-step", "19")[0] == 0
 
 
 @pytest.mark.usefixtures("runs")
 def test_json_output_has_the_report() -> None:
-    status, said = command("runs", "monitor", "gamed", "--json")
+    status, said = outcome("runs", "monitor", "gamed", "--json")
     told = json.loads(said)
     assert (status, told["run"], told["last_step"]) == (1, "gamed", 49)
     (finding,) = told["findings"]
@@ -75,13 +75,13 @@ def test_json_output_has_the_report() -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_a_healthy_run_passes_and_thresholds_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command("runs", "monitor", "healthy", "--fail-on", "warning")[0] == 0
+    assert outcome("runs", "monitor", "healthy", "--fail-on", "warning")[0] == 0
     monkeypatch.setenv("ADJUDGE_MONITORS", '{"z": 19.5}')
-    assert command("runs", "monitor", "gamed")[0] == 0
+    assert outcome("runs", "monitor", "gamed")[0] == 0
 
 
 @pytest.mark.usefixtures("runs")
 def test_a_run_without_steps_is_an_error() -> None:
-    status, said = command("runs", "monitor", "nobody")
+    status, said = outcome("runs", "monitor", "nobody")
     assert status == 1
     assert "adjudge runs" in said

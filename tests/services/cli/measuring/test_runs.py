@@ -12,9 +12,11 @@ from rich.console import Console
 
 from adjudge_services.cli.measuring.runs import criteria_table, heading, runs_table, steps_table
 from tests.fixtures.waiting import wait_until
-from tests.services.processes import get
-from tests.services.test_ledger import command, running
+from tests.services.command import outcome
+from tests.services.processes import get, scoring
 from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep, RunSummary
+
+pytestmark = pytest.mark.usefixtures("migrated")
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 FIGURES: dict[str, Any] = {
@@ -143,33 +145,33 @@ def score_some(client: Any) -> None:
 
 @pytest.mark.processes
 def test_runs_are_listed_and_shown_from_a_service_and_from_its_database(data_dir: Path) -> None:
-    with running() as (service, client):
+    with scoring() as (service, client):
         score_some(client)
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 12)
         assert [run.run for run in client.runs()] == ["r"]
         over_http = [
-            command("runs", "--json", "--url", service.url),
-            command("runs", "show", "r", "--json", "--url", service.url),
+            outcome("runs", "--json", "--url", service.url),
+            outcome("runs", "show", "r", "--json", "--url", service.url),
         ]
-        tables = command("runs", "show", "r", "--url", service.url)
+        tables = outcome("runs", "show", "r", "--url", service.url)
         service.stop()
-    from_file = [command("runs", "--json"), command("runs", "show", "r", "--json")]
+    from_file = [outcome("runs", "--json"), outcome("runs", "show", "r", "--json")]
     assert from_file == over_http
     assert {status for status, _ in from_file} == {0}
     (run,), told = (json.loads(said) for _, said in from_file)
     assert told["run"] == run
     assert [each["step"] for each in told["steps"]] == [0, 1, 2]
     assert (run["responses"], run["verdicts"]) == (6, 12)
-    assert command("runs", "show", "r") == tables
+    assert outcome("runs", "show", "r") == tables
     assert re.search(r"right +│ +6 │", tables[1])
-    assert command("runs", "show", "r", "--project", "another")[0] == 1
-    assert json.loads(command("runs", "--json", "--project", "another")[1]) == []
-    only = json.loads(command("runs", "show", "r", "--json", "--first-step", "1", "--last-step", "1")[1])
+    assert outcome("runs", "show", "r", "--project", "another")[0] == 1
+    assert json.loads(outcome("runs", "--json", "--project", "another")[1]) == []
+    only = json.loads(outcome("runs", "show", "r", "--json", "--first-step", "1", "--last-step", "1")[1])
     assert [each["step"] for each in only["steps"]] == [1]
 
 
 def test_an_empty_ledger_and_an_unknown_run_are_reported(data_dir: Path) -> None:
-    status, said = command("runs")
+    status, said = outcome("runs")
     assert (status, "no runs yet" in said) == (0, True)
-    status, said = command("runs", "show", "nobody")
+    status, said = outcome("runs", "show", "nobody")
     assert (status, "no requests of run 'nobody'" in said) == (1, True)

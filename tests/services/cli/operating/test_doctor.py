@@ -1,10 +1,9 @@
-"""`adjudge doctor` on a deployment of several processes: queue, operations, keys, and remote judges."""
+"""`adjudge doctor` on an installation, and on a deployment of several processes: queue, operations, keys, judges."""
 
 import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 import redis
@@ -17,14 +16,14 @@ from rubric_store import SQLOperations
 from rubric_store.operations.rows import NewChunk, NewOperation
 from tests.fixtures.ports import unused_port
 from tests.fixtures.redis_process import RedisProcess
-from tests.judge_server.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
+from tests.judge_server.engines.systemone.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
 from tests.services.command import adjudge
 from tests.services.processes import listening
 from trainer_client import Client
 
 
 @pytest.fixture(autouse=True)
-def _installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _installation(migrated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sound installation, whose table is not wrapped."""
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     monkeypatch.setattr(out, "width", 600)
@@ -46,6 +45,33 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisProcess]:
     monkeypatch.setenv("ADJUDGE_QUEUE_URL", made.url)
     yield made
     made.kill()
+
+
+def test_doctor_accepts_a_sound_installation() -> None:
+    result = adjudge("doctor", exit_code=0)
+    assert result.stdout.count(" ok ") == 8
+    assert "wrong" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("DATABASE_URL", "mysql://u:hunter2@db/x", "rubric store"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@127.0.0.1:PORT/x?connect_timeout=2", "rubric store"),
+        ("CACHE_URL", "memcached://x", "verdict cache"),
+        ("ENGINE_URL", "scripted://maybe", "judge"),
+        ("ENGINE_URL", "llamacpp:///no/such/model.gguf", "judge"),
+    ],
+)
+def test_doctor_names_the_broken_part_and_hides_passwords(
+    name: str, value: str, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ADJUDGE_{name}", value.replace("PORT", str(unused_port())))
+    result = adjudge("doctor", exit_code=1)
+    wrong = [line for line in result.stdout.splitlines() if " wrong " in line]
+    assert len(wrong) == 1
+    assert check in wrong[0]
+    assert "hunter2" not in result.output
 
 
 def test_without_a_broker_the_service_runs_operations_itself() -> None:

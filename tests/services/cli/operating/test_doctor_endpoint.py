@@ -8,8 +8,14 @@ import pytest
 
 from adjudge_services.cli.output import out
 from tests.fixtures.ports import unused_port
-from tests.judge_server.dialects import KINDS, MODEL, ServerKind, dialect_server_in_thread, openai_error
-from tests.judge_server.vllm_server import vllm_server
+from tests.judge_server.engines.servers.dialects import (
+    KINDS,
+    MODEL,
+    ServerKind,
+    dialect_server_in_thread,
+    openai_error,
+)
+from tests.judge_server.engines.servers.vllm_server import vllm_server
 from tests.services.command import adjudge, failure_of
 
 

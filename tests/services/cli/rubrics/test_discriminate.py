@@ -9,6 +9,8 @@ from click.testing import Result
 
 from tests.services.command import adjudge
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 FINDS = {"method": "contains", "all_of": ["because"]}
 RUBRIC = {
     "criteria": [

@@ -2,10 +2,10 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from tests.services.command import adjudge, failure_of
 
@@ -21,9 +21,7 @@ criteria:
 """
 
 
-def rubrics(*arguments: str) -> Result:
-    """Run `adjudge rubrics …`."""
-    return adjudge("rubrics", *arguments)
+rubrics = partial(adjudge, "rubrics")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`adjudge rubrics` for teams: publish, find, compare, move aliases, tag and retire."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,7 @@ SECOND = [
 ]
 
 
-def rubrics(*arguments: str | Path) -> Result:
-    """Run `adjudge rubrics …` on a wide terminal."""
-    return adjudge("rubrics", *arguments, env={"COLUMNS": "200"})
+rubrics = partial(adjudge, "rubrics", env={"COLUMNS": "200"})
 
 
 @pytest.fixture
@@ -43,6 +42,30 @@ def said(result: Result) -> str:
     assert result.exit_code == 1
     assert result.stdout == ""
     return " ".join(result.stderr.split())
+
+
+def test_publishing_the_same_criteria_again_changes_nothing_and_text_like_markup_is_shown_as_written(
+    files: tuple[Path, Path],
+) -> None:
+    assert "unchanged: team/speed@2" in rubrics("publish", "team/speed", files[1]).stdout
+    assert "Is [bold]polite[/bold]." in rubrics("show", "team/speed@2").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show", "team/x"], "Did you mean 'team/speed'"),
+        (["show", "[/red]"], "name@3"),
+        (["publish", "Bad Name", "FILE"], "lower-case"),
+        (["publish", "x", "EMPTY"], "unknown format"),
+    ],
+)
+def test_an_invalid_command_gives_one_message(
+    files: tuple[Path, Path], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    (tmp_path / "empty.json").write_text("{}")
+    paths = {"FILE": files[0], "EMPTY": tmp_path / "empty.json"}
+    assert says in said(rubrics(*[paths.get(argument, argument) for argument in arguments]))
 
 
 def test_fields_published_beside_the_criteria_are_shown(files: tuple[Path, Path]) -> None:
@@ -120,6 +143,7 @@ def test_lists_and_searches_show_tags_and_aliases(files: tuple[Path, Path]) -> N
     assert "team/speed" in rubrics("search", "DIVIDES", "pol").stdout
     assert "no rubrics" in rubrics("search", "nothing").stdout
     assert "the first 1" in rubrics("list", "--limit", "1").stdout
+    assert "team/other" not in rubrics("list", "team/s").stdout
 
 
 def test_a_history_shows_parents_aliases_and_reasons(files: tuple[Path, Path]) -> None:

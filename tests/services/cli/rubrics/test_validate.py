@@ -48,7 +48,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 @pytest.fixture(autouse=True)
-def _published(tmp_path: Path, data_dir: Path) -> None:
+def _published(tmp_path: Path, migrated: None) -> None:
     """Publish `team/speed` with a question, and `team/bare` without."""
     for name, heading in (("team/speed", {"metadata": {"question": QUESTION}}), ("team/bare", {})):
         file = tmp_path / "rubric.json"
@@ -56,9 +56,7 @@ def _published(tmp_path: Path, data_dir: Path) -> None:
         assert rubrics("publish", name, str(file)).exit_code == 0
 
 
-def rubrics(*arguments: str) -> Result:
-    """Run `adjudge rubrics …`."""
-    return adjudge("rubrics", *arguments)
+rubrics = partial(adjudge, "rubrics")
 
 
 def rows(result: Result) -> list[list[str]]:

@@ -25,9 +25,11 @@ from trainer_client.errors import (
     ServerError,
     outage_kind,
 )
+from trainer_client.rewards import check_rubric
 from trainer_client.rows.pins import RubricPins
 from trainer_client.rows.reading import RowBatch, RowGroup
 from trainer_client.wire import (
+    NEEDS_NO_RUBRIC,
     FailurePolicy,
     Group,
     GroupRewards,
@@ -39,6 +41,7 @@ from trainer_client.wire import (
     Usage,
     needs_whole_groups,
 )
+from trainer_client.wire.criteria import needs_ground_truth
 
 _PROBE_GROUP = {
     "id": "probe",
@@ -71,9 +74,7 @@ class ScoringConfig:
     def check(self) -> None:
         """Validate these settings as the service would, without sending a request.
 
-        Raises:
-            InvalidRequest: an option or the rubric is invalid.
-            TypeError: an option is unknown.
+        Raises InvalidRequest, or TypeError for an unknown option.
         """
         rewards_request(
             "RubricReward",
@@ -86,6 +87,22 @@ class ScoringConfig:
             deadline_s=self.deadline_s,
             step=0,
         )
+
+    def check_group(self, group: RowGroup) -> None:
+        """Check that a group has what its rubric and the mode need. Raises ValueError."""
+        has_truth = bool((group.fields.get("ground_truth") or "").strip())
+        if self.mode == "outcome" and not has_truth:
+            raise ValueError("it has no ground_truth, which the mode 'outcome' compares with; add the column")
+        rubric = group.rubric or self.rubric
+        if not isinstance(rubric, RubricContent) or self.mode in NEEDS_NO_RUBRIC:
+            return
+        check_rubric(rubric.criteria, self.mode, self.options.get("kinds"), self.options.get("components"))
+        for criterion in rubric.criteria:
+            if needs_ground_truth(criterion.verification) and not has_truth:
+                raise ValueError(
+                    f"criterion {criterion.id!r} is verified by a program and has nothing to compare with; add the "
+                    "column ground_truth, or give the criterion's verification an expected answer"
+                )
 
     @property
     def compares_responses(self) -> bool:

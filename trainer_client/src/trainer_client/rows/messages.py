@@ -15,12 +15,7 @@ _CALLS_PER_MESSAGE = 128
 
 
 class WireText(NamedTuple):
-    """A text, or the fields of messages.
-
-    Attributes:
-        value: what is sent.
-        media: the digest of each part that is shown only by its type, such as an image.
-    """
+    """A text, or the fields of messages, and the digest of each part that is shown by its type only, as an image is."""
 
     value: str | list[dict[str, Any]]
     media: tuple[str, ...] = ()

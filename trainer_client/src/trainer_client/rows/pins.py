@@ -24,12 +24,9 @@ class RubricPins:
         return self._pins.get(reference, reference)
 
     def pin_from_answer(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
-        """Pin a reference to the version that an answer names, unless it is pinned already.
+        """Pin a reference, as the user wrote it, to the version that an answer names, unless it is pinned already.
 
-        Args:
-            reference: the reference as the user wrote it.
-            digest: the digest of the content that judged, if the answer has it.
-            used: the rubrics of the answer.
+        `digest` is that of the content that judged, if the answer has it, and `used` are the rubrics of the answer.
         """
         name, _, version = self.pinned(reference).partition("@")
         same = [rubric for rubric in used if rubric.name == name and rubric.version is not None]
@@ -66,11 +63,7 @@ class RubricPins:
         return dict(self._pins)
 
     def load(self, state: Any) -> None:
-        """Replace all pins.
-
-        Raises:
-            ValueError: the state is not a mapping of references to pinned references.
-        """
+        """Replace all pins. Raises ValueError if the state is no mapping of references to pinned references."""
         if not isinstance(state, Mapping) or not all(isinstance(text, str) for item in state.items() for text in item):
             raise ValueError(f"pins must be a mapping of references to pinned references, not {state!r}")
         self._pins, self._previous = dict(state), {}

@@ -34,12 +34,8 @@ MESSAGES_COLUMN = "response_messages"
 class JudgedColumns:
     """Where a data set has the columns that the judge sees.
 
-    Args:
-        names: the data set's column for each judged column that has another name there; None if the judge must not see
-            it.
-
-    Raises:
-        ValueError: it names a column that the judge does not have.
+    `names` has the data set's column for each judged column that has another name there, None if the judge must not see
+    it. Raises ValueError if it names a column that the judge does not have.
     """
 
     def __init__(self, names: Mapping[str, str | None] | None = None) -> None:
@@ -59,8 +55,7 @@ class JudgedColumns:
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a data set's columns, with the judged ones under the judge's names.
 
-        Raises:
-            InvalidRequest: the data set lacks a column.
+        Raises InvalidRequest if the data set lacks one.
         """
         renamed = {name: values for name, values in given.items() if name not in self._names}
         for name, source in self._names.items():

@@ -14,11 +14,11 @@ import logging
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -31,6 +31,7 @@ from trainer_client.errors import AdjudgeError, NotFound, WeightsChanged
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
 from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.methods.base import groups_of
 from trainer_client.trl.reward import RubricReward
 from trainer_client.trl.scoring.context import run_of
 from trainer_client.trl.scoring.waiting import END_LEASE_S
@@ -114,8 +115,6 @@ class GenerationCallback(TrainerCallback):
 _ROUNDING = 1e-6
 """Tolerance for comparing the trainer's float32 rewards with a threshold."""
 
-ItemT = TypeVar("ItemT")
-
 
 class TrainingMeasures(GenerationCallback):
     """Logs these measures under `measures/`, each only if there is data for it.
@@ -190,7 +189,7 @@ class TrainingMeasures(GenerationCallback):
             measured["loops"] = sum(share.looping for share in gathered) / rows
         texts = [text for share in gathered for text in share.texts]
         measured["diversity"] = _mean(
-            [1.0 - self_bleu(group) for group in _groups(texts, generation.group_size) if len(group) > 1]
+            [1.0 - self_bleu(group) for group in groups_of(generation.group_size, texts) if len(group) > 1]
         )
         return {f"measures/{name}": value for name, value in measured.items() if value is not None}
 
@@ -253,16 +252,12 @@ def _reward_measures(
     known = [reward for reward in rewards if reward is not None]
     measured: dict[str, float | None] = {"zero_rewards": _mean([float(reward <= _ROUNDING) for reward in known])}
     size = generation.group_size
-    verdicts = [[one for one in group if one is not None] for group in _groups(right, size)]
+    verdicts = [[one for one in group if one is not None] for group in groups_of(size, right)]
     for k in ks:
         measured[f"pass_at_{k}"] = _mean([pass_at_k(len(own), sum(own), k) for own in verdicts if len(own) >= k])
-        best = [best_of_n(group, k) for group in _groups(rewards, size)]
+        best = [best_of_n(group, k) for group in groups_of(size, rewards)]
         measured[f"best_of_{k}"] = _mean([value for value in best if value is not None])
     return measured
-
-
-def _groups(items: Sequence[ItemT], size: int) -> Iterator[Sequence[ItemT]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -113,11 +113,8 @@ def evolvable_groups(
 ) -> list[SeenGroup]:
     """Return the groups of one rank's rows whose rubrics can evolve: references without a version.
 
-    Args:
-        rows: N judged responses.
-        correct: for each of the N responses whether its answer is right.
-        batch: the number of the generation batch.
-        first: the index of the first row among those of all ranks.
+    `correct` says for each of the N rows whether its answer is right, `batch` is the number of the generation batch,
+    and `first` the index of the first row among those of all ranks.
     """
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -477,8 +474,7 @@ def _select_passing(
 ) -> list[Criterion]:
     """Return the criteria that pass a check.
 
-    Raises:
-        _RubricUnchanged: none passes. The reason is that of the first criterion, or preferably a failure.
+    If none passes, raise the reason of the first criterion, or preferably a failure.
     """
     problems = {one.id: check(one) for one in criteria}
     good = [one for one in criteria if problems[one.id] is None]

@@ -10,22 +10,24 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from typing import Any, Self, Unpack, cast
-from urllib.parse import urlencode
 
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RubricLike, service_url
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
-from trainer_client.rewards import check_rubric
 from trainer_client.rows.clients import blocking_client, own_client
 from trainer_client.rows.judging import ScoringConfig
 from trainer_client.rows.pins import RubricPins
-from trainer_client.rows.reading import MESSAGES_COLUMN, JudgedColumns, RowGroup, RowReader, WithoutRubric
+from trainer_client.rows.reading import MESSAGES_COLUMN, JudgedColumns, RowReader, WithoutRubric
 from trainer_client.trl.scoring.batch import RankBatch, error_summary
-from trainer_client.trl.scoring.components import PENALTIES, REST, ComponentReward, component_functions
+from trainer_client.trl.scoring.components import (
+    PENALTIES,
+    ComponentReward,
+    check_components,
+    component_functions,
+)
 from trainer_client.trl.scoring.context import (
     STATE_KEY,
     RubricRewardWarning,
@@ -45,6 +47,7 @@ from trainer_client.trl.scoring.ranks import (
     raise_if_failed,
 )
 from trainer_client.trl.scoring.results import ScoredBatch, ScoredRow, SentResponse
+from trainer_client.trl.scoring.runs import RunNaming
 from trainer_client.trl.scoring.waiting import JudgeWait, SharedMemory
 from trainer_client.trl.scoring.waiting import preflight as check_service
 from trainer_client.wire import (
@@ -54,10 +57,8 @@ from trainer_client.wire import (
     FailurePolicy,
     RewardMode,
     RewardOptions,
-    RubricContent,
     VerdictUse,
 )
-from trainer_client.wire.criteria import needs_ground_truth
 from trainer_client.wire.judges import JudgeWeights
 from trainer_client.wire.judging import OpeningTag
 
@@ -202,13 +203,12 @@ class RubricReward:
         self._wait = JudgeWait(wait_for_judge_s)
         self._judge = options.get("judge") or DEFAULT_JUDGE
         self._shared = None if judge_lease_s is None else SharedMemory(self._judge, judge_lease_s, wait_for_judge_s)
-        self._made_runs: dict[str, str] = {}
+        self._run_naming = RunNaming()
         self._chose_pins = False
         self._kept_in: Any = None
         self._kept_as = STATE_KEY
         self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
-        self._linked: set[str] = set()
         self._template_opens: OpeningTag | None = None
         self._config().check()
         if preflight:
@@ -257,7 +257,7 @@ class RubricReward:
         arguments |= {name: value for name, value in given.items() if value is not None}
         asleep: Sequence[AdjudgeError | None] = ()
         try:
-            await self._name_run(context, order)
+            await self._run_naming.name(self._client, context, order)
             scored, summaries = await self._score_on_all_ranks(arguments, context, order)
             if self._shared is not None:
                 asleep = await order.all_gather(await self._shared.problem_with_sleep(self._client))
@@ -300,26 +300,24 @@ class RubricReward:
         if self._shared is not None:
             await order.all_gather(None)  # every rank has generated, and its policy no longer needs the memory
         batch: RankBatch | None = None
-        error: Exception | None = None
+        scored: RankBatch | Exception
         waited_s, score_again = 0.0, True
         while True:
             if score_again:
                 began = loop.time()
                 try:
                     batch = batch or self._prepare(arguments, context)
-                    await self._score(batch, context)
-                    error = None
+                    scored = await self._score(batch, context)
                 except Exception as failed:  # noqa: BLE001
-                    error = failed
+                    scored = failed
                 waited_s += loop.time() - began if waited_s else 0.0
-            if batch is not None and error is None:
-                own = batch.summary(self._pins, waited_s, compares_responses=splits)
+            if isinstance(scored, Exception):
+                own = error_summary(scored, len(arguments["prompts"]), self._pins, waited_s)
             else:
-                assert error is not None
-                own = error_summary(error, len(arguments["prompts"]), self._pins, waited_s)
+                own = scored.summary(self._pins, waited_s, compares_responses=splits)
             summaries = await order.all_gather(own)
             if not self._waits(summaries):
-                return error or cast(RankBatch, batch), summaries
+                return scored, summaries
             score_again = False
             if own.away is not None:
                 score_again, waited_s = await self._wait.round(self._client, own.away, waited_s)
@@ -353,11 +351,13 @@ class RubricReward:
 
         return RankBatch(rows, config, arguments, self._extra, work)
 
-    async def _score(self, batch: RankBatch, context: TrainerContext) -> None:
+    async def _score(self, batch: RankBatch, context: TrainerContext) -> RankBatch:
         if self._shared is not None:
             await self._shared.wake(self._client)
         await batch.score(self._client, self._pins, self._cache if self.needs_criteria else None)
-        self._check_components(batch.rows, context)
+        if self._components is not None:
+            check_components(batch.rows, self._components, context)
+        return batch
 
     def _log(self, batch: RankBatch, context: TrainerContext, log_metric: Any, log_extra: Any) -> None:
         """Log the batch by the functions that the trainer gave, if any."""
@@ -522,28 +522,12 @@ class RubricReward:
         names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", MESSAGES_COLUMN))
         columns = {name: [row.get(name) for row in rows] for name in names}
         self._warn_about_lookalikes(columns)
-        prompts = [row.get("prompt", "") for row in rows]
+        prompts, config = [row.get("prompt", "") for row in rows], self._config()
         for group in self._reader().read(prompts, [""] * len(rows), None, self._columns.rename(columns)).groups:
             try:
-                self._check_group(group)
+                config.check_group(group)
             except ValueError as error:
                 raise InvalidRequest(f"row {group.rows[0]}: {error}") from error
-
-    def _check_group(self, group: RowGroup) -> None:
-        """Check that a row has what its rubric and the mode need."""
-        has_truth = bool((group.fields.get("ground_truth") or "").strip())
-        if self.mode == "outcome" and not has_truth:
-            raise ValueError("it has no ground_truth, which the mode 'outcome' compares with; add the column")
-        rubric = group.rubric or self._rubric
-        if not isinstance(rubric, RubricContent) or self.mode in NEEDS_NO_RUBRIC:
-            return
-        check_rubric(rubric.criteria, self.mode, self._options.get("kinds"), self._options.get("components"))
-        for criterion in rubric.criteria:
-            if needs_ground_truth(criterion.verification) and not has_truth:
-                raise ValueError(
-                    f"criterion {criterion.id!r} is verified by a program and has nothing to compare with; add the "
-                    "column ground_truth, or give the criterion's verification an expected answer"
-                )
 
     @property
     def judged_columns(self) -> frozenset[str]:
@@ -612,51 +596,11 @@ class RubricReward:
     def _keep_state(self) -> None:
         store_in(self._kept_in, self.state(), self._kept_as)
 
-    async def _name_run(self, context: TrainerContext, order: CollectiveOrder) -> None:
-        """Choose the run of the requests: the client's, the trainer's, or one of output folder and time.
-
-        All ranks take part, and agree on the name of the lowest.
-        """
-        name, given = context.run_name, self._client.settings.run
-        if name is None and given is None and context.is_run:
-            own = self._made_runs.get(context.output_dir) or context.make_run_name(datetime.now(UTC))
-            agreed = await order.all_gather(own)
-            # another function of the trainer may have chosen it meanwhile
-            name = self._made_runs[context.output_dir] = context.run_name or agreed[0]
-            context.save_run(name)
-        run = self._client.run = given or name
-        if run is not None and context.is_run and run not in self._linked:
-            self._linked.add(run)
-            if context.is_main_process:
-                # at this level, because Python shows nothing below it unless logging is configured
-                address = f"{self._client.base_url.rstrip('/')}/console/run?{urlencode({'run': run})}"
-                logger.warning("rewards are recorded as run %r: %s", run, address)
-                context.link_in_trackers(address)
-
     def _waits(self, summaries: Sequence[RankSummary]) -> bool:
         """Decide, on all ranks alike, whether to wait for a judge that is away."""
         if any(summary.fatal and summary.away is None for summary in summaries):
             return False
         return self._wait.continues([one.away for one in summaries], [one.waited_s for one in summaries])
-
-    def _check_components(self, rows: Iterable[ScoredRow], context: TrainerContext) -> None:
-        """Check that the functions of a split, if this judges for one, give every row the components of its reward."""
-        if self._components is None:
-            return
-        for number, row in enumerate(rows):
-            components = {} if row.answer is None else row.answer.components
-            other = next((name for name in components if name not in self._components), None)
-            if other is not None and REST not in self._components:
-                raise InvalidRequest(
-                    f"row {number}: its rubric has the component {other!r}, for which split() made no function; name "
-                    f"all components: split({[*self._components, other]})"
-                )
-            if context.never_leaves_out and not context.normalises_each_reward and None in components.values():
-                raise InvalidRequest(
-                    f"row {number}: a component has no reward, so the row is left out, but TRL "
-                    f"{context.never_leaves_out} would count it as 0. Use TRL 1.6 or newer, or "
-                    "multi_objective_aggregation='normalize_then_sum'"
-                )
 
     @property
     def weight(self) -> float:

@@ -17,16 +17,10 @@ METHOD, PARAMETERS = "_compute_advantage", ["self", "batch", "metrics"]
 def carry(
     trainer: type, estimator: str, context: Callable[[Any, Any], AbstractContextManager[None]], remedy: str
 ) -> None:
-    """Wrap a trainer class so that one estimator is called within a context. Repeated calls have no effect.
+    """Wrap verl's `PPOTrainer` so that one estimator is called within a context, which is made of trainer and batch.
 
-    Args:
-        trainer: verl's `PPOTrainer`; the wrapper applies to its subclasses too.
-        estimator: the name of the estimator.
-        context: makes the context from a trainer and a batch.
-        remedy: what to do if this version of verl is not supported.
-
-    Raises:
-        RuntimeError: the method is missing or has an unknown signature.
+    Subclasses are wrapped too, and repeated calls have no effect. Raises RuntimeError, with the remedy, if the method
+    is missing or has an unknown signature.
     """
     method = getattr(trainer, METHOD, None)
     carries: frozenset[str] = getattr(method, "carries", frozenset())
@@ -51,15 +45,9 @@ def carry(
 
 
 def fetch(queue: Any, batch: Any, fields: list[str]) -> tuple[Any, list[Mapping[str, Any]]]:
-    """Fetch fields of a batch from verl's transfer queue.
+    """Fetch fields of a batch, the keys of B rows, from verl's transfer queue (the module `transfer_queue`).
 
-    Args:
-        queue: the module `transfer_queue`.
-        batch: the keys of B rows.
-        fields: the names of other fields than `extra_fields`.
-
-    Returns:
-        The fields, and the `extra_fields` of each row; their `reward_extra_info` is the result of `compute_score`.
+    Returns the fields, and the `extra_fields` of each row, whose `reward_extra_info` is the result of `compute_score`.
     """
     rows = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*fields, "extra_fields"])
     return rows, [getattr(value, "data", value) for value in rows["extra_fields"]]  # some queue backends wrap values

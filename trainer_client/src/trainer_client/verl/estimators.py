@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer_client.advantages import Baseline, Scale, component_advantages, group_advantages, stepwise_advantages
+from trainer_client.advantages import (
+    Array,
+    Baseline,
+    Scale,
+    component_advantages,
+    group_advantages,
+    stepwise_advantages,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +41,7 @@ __all__ = [
 
 MAX_UNSCORED = 0.5
 _T = TypeVar("_T")
-_Array = npt.NDArray[np.float64]
-_Estimate = Callable[[list[list[float | None]], list[list[int]]], Sequence[Sequence[_Array] | _Array]]
+_Estimate = Callable[[list[list[float | None]], list[list[int]]], Sequence[Sequence[Array] | Array]]
 """Takes the rewards and the rows of each group; returns the advantages of each group."""
 
 
@@ -145,7 +151,7 @@ def stepwise(
     options = _options(config)
     max_unscored = options.pop("max_unscored")
 
-    def estimate(rewards: list[float | None], rows: list[int]) -> Sequence[_Array]:
+    def estimate(rewards: list[float | None], rows: list[int]) -> Sequence[Array]:
         own = [steps[row] for row in rows]
         lengths = [response_mask.shape[1]] * len(rows)
         return stepwise_advantages(rewards, [s.deltas for s in own], [s.spans for s in own], lengths, **options)
@@ -179,7 +185,7 @@ def gdpo(
     options = _options(config)
     max_unscored = options.pop("max_unscored")
 
-    def estimate(rewards: list[list[float | None]], groups: list[list[int]]) -> list[_Array]:
+    def estimate(rewards: list[list[float | None]], groups: list[list[int]]) -> list[Array]:
         own = [
             [{} if reward is None else components[row].rewards for reward, row in zip(*one, strict=True)]
             for one in zip(rewards, groups, strict=True)
@@ -221,13 +227,13 @@ def _estimate_advantages(
     max_unscored = options.pop("max_unscored")
     scale: Scale = "std" if _divides_by_std(config) else "none"
 
-    def estimate(rewards: list[float | None], rows: list[int]) -> _Array:
+    def estimate(rewards: list[float | None], rows: list[int]) -> Array:
         return group_advantages(rewards, baseline=baseline, scale=scale, **options)[:, np.newaxis]
 
     return _estimate(token_level_rewards, response_mask, index, max_unscored, _by_group(estimate))
 
 
-def _by_group(estimate: Callable[[list[float | None], list[int]], Sequence[_Array] | _Array]) -> _Estimate:
+def _by_group(estimate: Callable[[list[float | None], list[int]], Sequence[Array] | Array]) -> _Estimate:
     """Estimate the advantages of each group by itself."""
     return lambda rewards, groups: list(map(estimate, rewards, groups))
 

@@ -5,9 +5,9 @@ one text, with the chat template and special tokens. It reads `rewards`, `scores
 and `extra_logs`. It waits for 180 s, tries five times, and then stops training, because a reward is missing.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import Body, Query, Request
+from fastapi import Query, Request
 from pydantic import Field, model_validator
 
 from judge_server.api.compat.scoring import CompatParameters, Label, read_group, score_responses
@@ -19,12 +19,6 @@ from judge_server.scheduling.time_sharing import TimeSlicer
 from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
 router = api_router("compat", "score", prefix="/v1/compat")
-
-EXAMPLE: dict[str, Any] = {
-    "query": ["<|im_start|>user\nIs 7 prime?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>"],
-    "prompts": ["<|im_start|>user\nIs 7 prime?<|im_end|>\n<|im_start|>assistant\n"],
-    "labels": ['{"prompt": "Is 7 prime?", "rubric": [{"id": "yes", "description": "Says that 7 is prime."}]}'],
-}
 
 
 class OpenRLHFParameters(CompatParameters):
@@ -78,7 +72,7 @@ class OpenRLHFAnswer(AnswerModel):
 )
 async def openrlhf(
     request: Request,
-    body: Annotated[OpenRLHFRequest, Body(openapi_examples={"one": {"summary": "One response", "value": EXAMPLE}})],
+    body: OpenRLHFRequest,
     parameters: Annotated[OpenRLHFParameters, Query()],
 ) -> OpenRLHFAnswer:
     """The query of the URL says how to judge, and a label has the judge's inputs or the ground truth.

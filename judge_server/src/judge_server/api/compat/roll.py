@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Body, FastAPI, Query, Request
 from pydantic import Field, JsonValue
@@ -46,19 +46,6 @@ _PREFIX = "roll-"
 _DIGEST = sha256(b"POST /v1/compat/roll/submit_task").digest()
 
 router = api_router("compat", "score", prefix="/v1/compat/roll")
-
-EXAMPLE: dict[str, Any] = {
-    "project_id": "demo",
-    "experiment_id": "demo",
-    "global_step": 3,
-    "data_id": "q1",
-    "rollout_id": "0b5d7c1e-4a55-4c0f-8b1c-2a1f6f1f2b11",
-    "prompt": "Is 7 prime?",
-    "response": "Yes.",
-    "reward_info": {"rubric": [{"id": "yes", "description": "Says that 7 is prime."}]},
-    "reward_manager": [],
-    "timeout": 300,
-}
 
 
 class RollTask(RequestModel):
@@ -160,7 +147,7 @@ class RollTasks:
 )
 async def submit_roll_task(
     request: Request,
-    body: Annotated[RollTask, Body(openapi_examples={"one": {"summary": "One response", "value": EXAMPLE}})],
+    body: RollTask,
     parameters: Annotated[CompatParameters, Query()],
 ) -> RollSubmission:
     """The response is judged after the answer is sent. The query of the URL says how, as for the other trainers."""

@@ -5,9 +5,9 @@ object of which `--reward-key` names the number. It waits for 120 s, tries ten t
 training.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import Body, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import Field
 
 from judge_server.api.compat.scoring import (
@@ -25,12 +25,6 @@ from trainer_client.wire.base import AnswerModel, RequestModel, is_unset
 from trainer_client.wire.groups import Prompt
 
 router = api_router("compat", "score", prefix="/v1/compat")
-
-EXAMPLE: dict[str, Any] = {
-    "prompt": [{"role": "user", "content": "Is 7 prime?"}],
-    "response": "Yes.",
-    "label": {"rubric": [{"id": "yes", "description": "Says that 7 is prime."}]},
-}
 
 
 class SlimeParameters(CompatParameters):
@@ -82,7 +76,7 @@ class SlimeReward(AnswerModel):
 )
 async def slime(
     request: Request,
-    body: Annotated[SlimeRequest, Body(openapi_examples={"one": {"summary": "One sample", "value": EXAMPLE}})],
+    body: SlimeRequest,
     parameters: Annotated[SlimeParameters, Query()],
 ) -> Response:
     """The query of the URL says how to judge, and the label has the judge's inputs or the ground truth.

@@ -13,22 +13,20 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE, AccessMiddleware, identity_of
+from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.console import (
-    audits,
     groups,
     judges,
     labels,
     operations,
     playground,
     responses,
-    rubric_changes,
     rubrics,
     runs,
 )
-from judge_server.api.console.forms import Form, read_form, text_parameter
+from judge_server.api.console.forms import Form, read_form
 from judge_server.api.console.groups import segments, strip
-from judge_server.api.console.rendering import Console, PageRouter, address, page_environment, static_file
+from judge_server.api.console.rendering import Console, PageRouter, Visit, address, page_environment, static_file
 from judge_server.api.console.responses import (
     group_address,
     is_close,
@@ -70,33 +68,35 @@ _MAX_FORM_BYTES = 16 * 1024
 
 
 @router.open("/sign-in", "GET")
-async def form(console: Console, request: Request) -> Response:
+async def form(visit: Visit) -> Response:
     """The form that asks for a key."""
-    return _sign_in_page(console, request, request.query_params.get("next", ""))
+    return _sign_in_page(visit, visit.query.get("next", ""))
 
 
 @router.open("/sign-in", "POST")
-async def sign_in(console: Console, request: Request) -> Response:
+async def sign_in(visit: Visit) -> Response:
     """Begin a session; a key that is refused gets the form again, with the reason."""
     wanted = ""
     try:
-        refuse_other_sites(request, console.signer)
-        sent = await read_form(request, _MAX_FORM_BYTES)
+        refuse_other_sites(visit.request, visit.console.signer)
+        sent = await read_form(visit.request, _MAX_FORM_BYTES)
         wanted = sent.text("next")
-        return await begin_session(request, console.service, console.signer, sent)
+        return await begin_session(visit.request, visit.service, visit.console.signer, sent)
     except (Forbidden, InvalidRequest, Unauthorized, UnsupportedMediaType, RateLimited, NotReady, TooLarge) as error:
-        return _sign_in_page(console, request, wanted, error.detail, error.status)
+        return _sign_in_page(visit, wanted, error.detail, error.status)
 
 
 @router.open("/sign-out", "POST")
-async def sign_out(console: Console, request: Request) -> Response:
+async def sign_out(visit: Visit) -> Response:
     """End the session of this browser."""
-    refuse_other_sites(request, console.signer)
-    return await end_session(request, console.service, console.signer, await read_form(request, _MAX_FORM_BYTES))
+    refuse_other_sites(visit.request, visit.console.signer)
+    return await end_session(
+        visit.request, visit.service, visit.console.signer, await read_form(visit.request, _MAX_FORM_BYTES)
+    )
 
 
-def _sign_in_page(console: Console, request: Request, wanted: str, problem: str = "", status: int = 200) -> Response:
-    return console.page(request, "sign_in.html.jinja", status, problem=problem, next=local_page(wanted))
+def _sign_in_page(visit: Visit, wanted: str, problem: str = "", status: int = 200) -> Response:
+    return visit.page("sign_in.html.jinja", status, problem=problem, next=local_page(wanted))
 
 
 _AUDIT_ENTRIES = 50
@@ -104,43 +104,41 @@ _MAX_DAYS = 3650
 
 
 @router.get("/keys", scope="admin")
-async def keys(console: Console, request: Request) -> Response:
+async def keys(visit: Visit) -> Response:
     """The keys of the project, its limits, and its audit log."""
-    return await _keys_page(console, request, None)
+    return await _keys_page(visit, None)
 
 
 @router.post("/keys", scope="admin")
-async def create(console: Console, request: Request, form: Form) -> Response:
+async def create(visit: Visit, form: Form) -> Response:
     """Create a key and show its text, once."""
     chosen = form.texts("scope")
     scopes = [scope for scope in SCOPES if scope in chosen]
     if not scopes or len(scopes) < len(chosen):
         raise InvalidRequest("scope: choose what the key may do")
     label = form.text("label").strip()[:200]
-    made = await create_key(
-        console.service.key_store(), identity_of(request), scopes, label=label, expires_at=_end(form)
-    )
-    return await _keys_page(console, request, made)
+    made = await create_key(visit.service.key_store(), visit.identity, scopes, label=label, expires_at=_end(form))
+    return await _keys_page(visit, made)
 
 
 @router.post("/keys/revoke", scope="admin")
-async def revoke(console: Console, request: Request, form: Form) -> Response:
+async def revoke(visit: Visit, form: Form) -> Response:
     """Revoke a key."""
-    await revoke_key(console.service.key_store(), request, form.text("id"))
+    await revoke_key(visit.service.key_store(), visit.request, form.text("id"))
     return RedirectResponse(address("keys"), 303)
 
 
-async def _keys_page(console: Console, request: Request, made: CreatedApiKey | None) -> Response:
-    identity, service = identity_of(request), console.service
-    subject = text_parameter(request, "subject") or None
-    listed = await console.service.key_store().keys(identity.project_id)
+async def _keys_page(visit: Visit, made: CreatedApiKey | None) -> Response:
+    identity, service = visit.identity, visit.service
+    subject = visit.text("subject") or None
+    listed = await visit.service.key_store().keys(identity.project_id)
     entries: tuple[AuditEntry, ...] = ()
     if service.audit is not None:
         tail = await service.audit.audit(identity.project_id, subject=subject, limit=_AUDIT_ENTRIES)
         entries = tail.entries
     used = None if service.authenticator is None else await service.authenticator.usage.used(identity.project_id)
-    return console.page(
-        request, "keys.html.jinja", keys=listed[::-1], made=made, entries=entries, used=used, limits=identity.limits,
+    return visit.page(
+        "keys.html.jinja", keys=listed[::-1], made=made, entries=entries, used=used, limits=identity.limits,
         subject=subject, now=datetime.now(UTC), scopes=grantable_scopes(identity), may_change=identity is not ANONYMOUS,
     )  # fmt: skip
 
@@ -155,12 +153,10 @@ def _end(form: Form) -> datetime | None:
 
 
 _ROUTERS = (
-    audits.router,
     runs.router,
     responses.router,
     groups.router,
     rubrics.router,
-    rubric_changes.router,
     judges.router,
     labels.router,
     playground.router,

@@ -3,17 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
-from starlette.requests import Request
 from starlette.responses import Response
 
-from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.charts import signed
-from judge_server.api.console.forms import int_parameter, run_parameter, text_parameter
 from judge_server.api.console.labels import GroupLabels
-from judge_server.api.console.rendering import Console, PageRouter, Row, Table, Value, csv_response
+from judge_server.api.console.rendering import PageRouter, Row, Table, Value, Visit, csv_response
 from judge_server.api.console.responses import (
     TEXT_LIMIT,
     ShownResponse,
@@ -37,13 +35,6 @@ NUMBER, REWARD = "number", "reward"
 
 RUBRIC, DIFFERING, RATE = "rubric", "differing", "rate"
 """The orders of criteria."""
-
-
-class Column(NamedTuple):
-    """A response in the matrix, with its number in the group, from 1."""
-
-    number: int
-    response: ShownResponse
 
 
 class MatrixRow(NamedTuple):
@@ -73,13 +64,6 @@ class Group(NamedTuple):
     next_href: str = ""
     whole: bool = True
     gathered: bool = False
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The responses in the order of their numbers, which are those of the request unless it has only one."""
-        if self.gathered:
-            return tuple([Column(number, one) for number, one in enumerate(self.responses, 1)])
-        return tuple([Column(one.number, one) for one in self.responses])
 
     @property
     def slots(self) -> int:
@@ -122,12 +106,12 @@ class Group(NamedTuple):
         )  # fmt: skip
         used, both = self.weights, self.has_declared
         rows = []
-        for number, one in self.columns:
+        for one in self.responses:
             weights = {criterion.id: criterion.weight for criterion in one.criteria or ()}
             for verdict in one.verdicts:
                 failure = None if verdict.failure is None else f"{verdict.failure.kind}: {verdict.failure.detail}"
                 judged = (verdict.status, verdict.score, verdict.probability, verdict.raw_probability, failure)
-                cells = (number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)
+                cells = (one.number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)
                 rows.append(Row((*cells, one.declared_reward, used.get(verdict.criterion)) if both else cells))
         return Table((*headings, "declared reward", "weight used") if both else headings, tuple(rows))
 
@@ -150,35 +134,34 @@ class GroupView:
         self.group, self.whole = group, whole
         self.order = order if order in (REWARD, *(f"c{slot}" for slot in range(group.slots))) else NUMBER
         self.rows = rows if rows in (DIFFERING, RATE) else RUBRIC
-        numbered = {column.number: column for column in group.columns}
+        numbered = {one.number: one for one in group.responses}
         chosen = [numbered[number] for number in pair if number in numbered]
-        self.pair: tuple[Column, ...] = tuple(chosen) if len(chosen) == 2 and chosen[0] != chosen[1] else ()
+        self.pair: tuple[ShownResponse, ...] = tuple(chosen) if len(chosen) == 2 and chosen[0] != chosen[1] else ()
         """The two responses to read side by side; empty without them."""
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def responses(self) -> tuple[ShownResponse, ...]:
         """The responses of the matrix, in order."""
-        columns = self.group.columns
+        responses = self.group.responses
         if self.order == NUMBER:
-            return columns
+            return responses
         if self.order == REWARD:
-            return tuple(sorted(columns, key=lambda column: _descending(column.response.reward)))
+            return tuple(sorted(responses, key=lambda one: _descending(one.reward)))
         slot = int(self.order.removeprefix("c"))
-        return tuple(sorted(columns, key=lambda column: _descending(_strength(_verdict(column, slot)))))
+        return tuple(sorted(responses, key=lambda one: _descending(_strength(_verdict(one, slot)))))
 
     @property
-    def shown(self) -> tuple[Column, ...]:
+    def shown(self) -> tuple[ShownResponse, ...]:
         """The responses whose texts are shown."""
-        return self.pair or self.columns
+        return self.pair or self.responses
 
     @property
     def matrix(self) -> tuple[MatrixRow, ...]:
         """A row for each criterion, in order."""
-        columns = self.columns
-        rows = []
+        responses, rows = self.responses, []
         for slot in range(self.group.slots):
-            verdicts = tuple([_verdict(column, slot) for column in columns])
-            compared = [_verdict(column, slot) for column in self.pair] if self.pair else verdicts
+            verdicts = tuple([_verdict(one, slot) for one in responses])
+            compared = [_verdict(one, slot) for one in self.pair] if self.pair else verdicts
             outcomes = {outcome_of(verdict) for verdict in compared if verdict is not None}
             rows.append(MatrixRow(slot, self.group.name(slot), self.group.criterion(slot), verdicts, len(outcomes) > 1))
         if self.rows == DIFFERING:
@@ -189,7 +172,7 @@ class GroupView:
 
     def href(self, **changed: Value) -> str:
         """The address of this page with other settings."""
-        left, right = (column.number for column in self.pair) if self.pair else (None, None)
+        left, right = (one.number for one in self.pair) if self.pair else (None, None)
         settings: dict[str, Value] = {
             "order": None if self.order == NUMBER else self.order,
             "rows": None if self.rows == RUBRIC else self.rows,
@@ -200,9 +183,8 @@ class GroupView:
         return group_address(self.group.responses[0].record.response, **(settings | changed))
 
 
-def _verdict(column: Column, slot: int) -> Verdict | None:
-    verdicts = column.response.verdicts
-    return verdicts[slot] if slot < len(verdicts) else None
+def _verdict(response: ShownResponse, slot: int) -> Verdict | None:
+    return response.verdicts[slot] if slot < len(response.verdicts) else None
 
 
 def _strength(verdict: Verdict | None) -> float | None:
@@ -240,6 +222,8 @@ async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | No
     row, last = shown[0].response, shown[-1].response
     also = [digest for digest in (row.prompt, row.grounding) if digest is not None]
     responses, texts = await show_records(ledger, shown, also=also)
+    if gathered:  # each has the number 1 in its own request
+        responses = [replace(one, number=number) for number, one in enumerate(responses, 1)]
     more = len(records) > len(shown)
     return Group(
         tuple(responses),
@@ -294,23 +278,23 @@ def response_advantages(group: Group) -> dict[int, float]:
     """The group-relative advantage of each response by its number; empty with fewer than two rewards, or on a part."""
     from trainer_client.advantages import group_advantages  # numpy, which no other page needs
 
-    rewards = [column.response.reward for column in group.columns]
+    rewards = [one.reward for one in group.responses]
     if not group.whole or sum(reward is not None for reward in rewards) < 2:
         return {}
     advantages = group_advantages(rewards, ddof=1)
     return {
-        column.number: float(value)
-        for column, value, reward in zip(group.columns, advantages, rewards, strict=True)
-        if reward is not None
+        one.number: float(value)
+        for one, value in zip(group.responses, advantages, strict=True)
+        if one.reward is not None
     }
 
 
 def heat_of(group: Group) -> dict[int, ResponseHeat]:
     """The steps of each response by the response's number; responses without steps are absent."""
-    spans = {column.number: _spans(column) for column in group.columns}
+    spans = {one.number: _spans(one) for one in group.responses}
     if not any(spans.values()):
         return {}
-    deltas = {column.number: _deltas(column, spans[column.number]) for column in group.columns}
+    deltas = {one.number: _deltas(one, spans[one.number]) for one in group.responses}
     mode = group.responses[0].record.request.mode
     advantages = _step_advantages(group, deltas, spans) if mode == "stepwise" and group.whole else {}
     coloured = {
@@ -358,20 +342,19 @@ def strip(steps: Sequence[HeatStep], length: int) -> Markup:
     )
 
 
-def _spans(column: Column) -> list[tuple[int, int, int]]:
+def _spans(response: ShownResponse) -> list[tuple[int, int, int]]:
     """The steps of a response, without the whole response, which comes first."""
-    stored = column.response.record.response.spans
+    stored = response.record.response.spans
     return [] if stored is None else [tuple(span) for span in json.loads(stored) if span[0] != WHOLE_RESPONSE]
 
 
-def _deltas(column: Column, spans: Sequence[tuple[int, int, int]]) -> dict[int, float]:
+def _deltas(response: ShownResponse, spans: Sequence[tuple[int, int, int]]) -> dict[int, float]:
     """The deltas of a response, also that of the whole response (0); empty if they cannot be computed."""
-    one = column.response
-    criteria, verdicts = one.criteria or (), one.verdicts
+    criteria, verdicts = response.criteria or (), response.verdicts
     if len(criteria) != len(verdicts):
         return {}
     sample = read_sample(criteria, verdicts)
-    rules = one.rules or RewardRules()
+    rules = response.rules or RewardRules()
     try:
         rewarded = step_rewards(criteria, verdicts, rules.reward.use, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)
     except ValueError:  # of a release with other rules for steps
@@ -385,17 +368,17 @@ def _step_advantages(
     """The advantage of each step of each response, computed with a step in the place of a token."""
     from trainer_client.advantages import stepwise_advantages  # numpy, which no other page needs
 
-    columns = group.columns
+    numbers = [one.number for one in group.responses]
     advantages = stepwise_advantages(
-        [column.response.reward for column in columns],
-        [deltas[column.number] for column in columns],
-        [{step: (i, i + 1) for i, (step, _, _) in enumerate(spans[column.number])} for column in columns],
-        [len(spans[column.number]) for column in columns],
+        [one.reward for one in group.responses],
+        [deltas[number] for number in numbers],
+        [{step: (i, i + 1) for i, (step, _, _) in enumerate(spans[number])} for number in numbers],
+        [len(spans[number]) for number in numbers],
         ddof=1,
     )
     return {
-        column.number: {step: float(own[i]) for i, (step, _, _) in enumerate(spans[column.number])}
-        for column, own in zip(columns, advantages, strict=True)
+        number: {step: float(own[i]) for i, (step, _, _) in enumerate(spans[number])}
+        for number, own in zip(numbers, advantages, strict=True)
     }
 
 
@@ -413,35 +396,35 @@ _RESPONSES_A_PAGE = 32
 
 
 @router.get("/group")
-async def group(console: Console, request: Request) -> Response:
+async def group(visit: Visit) -> Response:
     """The page of a group."""
-    shown = await _read(console, request)
+    shown = await _read(visit)
     view = GroupView(
         shown,
-        order=text_parameter(request, "order"),
-        rows=text_parameter(request, "rows"),
-        pair=(int_parameter(request, "left"), int_parameter(request, "right")),
-        whole=request.query_params.get("whole") == "1",
+        order=visit.text("order"),
+        rows=visit.text("rows"),
+        pair=(visit.whole_number("left"), visit.whole_number("right")),
+        whole=visit.query.get("whole") == "1",
     )
     record = shown.responses[0].record
     csv_href = group_address(record.response).replace("/group?", "/group.csv?")
     rubric = record.response.rubric
     known = None
     if rubric is not None:
-        known = await console.service.rubrics.find(project_of(request), f"sha256:{rubric.hex()}")
-    return console.page(
-        request, "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
+        known = await visit.service.rubrics.find(visit.project, f"sha256:{rubric.hex()}")
+    return visit.page(
+        "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
         heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
         weights=shown.weights,
         limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
         rubric_version=known,
-        labels=await _labels(console, request, shown),
+        labels=await _labels(visit, shown),
     )  # fmt: skip
 
 
-async def _labels(console: Console, request: Request, shown: Group) -> GroupLabels | None:
+async def _labels(visit: Visit, shown: Group) -> GroupLabels | None:
     """The labels of a group for a key that may label; None for others, and if this process keeps no labels."""
-    identity, store = identity_of(request), console.service.labels
+    identity, store = visit.identity, visit.service.labels
     if store is None or "labels:write" not in identity.permissions:
         return None
     rows = [one.record.response for one in shown.responses]
@@ -450,18 +433,18 @@ async def _labels(console: Console, request: Request, shown: Group) -> GroupLabe
 
 
 @router.get("/group.csv")
-async def group_csv(console: Console, request: Request) -> Response:
+async def group_csv(visit: Visit) -> Response:
     """The verdicts of a group."""
-    shown = await _read(console, request)
+    shown = await _read(visit)
     return csv_response(shown.table, "group.csv")
 
 
-async def _read(console: Console, request: Request) -> Group:
-    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
-    name, key = text_parameter(request, "group"), b""
+async def _read(visit: Visit) -> Group:
+    ledger, project, run = visit.ledger, visit.project, visit.run
+    name, key = visit.text("group"), b""
     with suppress(ValueError):
-        key = bytes.fromhex(text_parameter(request, "request"))
-    after = int_parameter(request, "after")
+        key = bytes.fromhex(visit.text("request"))
+    after = visit.whole_number("after")
     wanted = ResponseFilter(
         project, storable_text(run), request=key, group_id=storable_text(name), limit=_RESPONSES_A_PAGE,
         after=None if after is None else (key, min(after, 2**31 - 1)),

@@ -3,19 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from starlette.requests import Request
 from starlette.responses import Response
 
-from judge_server.api.auth import identity_of
-from judge_server.api.console.forms import text_parameter
 from judge_server.api.console.operations import FIGURES, EvaluationView, evaluation_of
-from judge_server.api.console.rendering import Console, PageRouter
+from judge_server.api.console.rendering import PageRouter, Visit
 from judge_server.api.service import Service
 from judge_server.errors import ServiceError
 from judge_server.judging.calibration import NEUTRAL, StoredCalibration
 from judge_server.judging.questions import JudgingConfig
-from judge_server.pools import MemberView
-from judge_server.queueing import project_of_run
+from judge_server.judging.results import project_of_run
+from judge_server.ports import MemberView
 from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import JudgingProtocol
 
@@ -66,13 +63,11 @@ router = PageRouter()
 
 
 @router.get("/judge")
-async def judge(console: Console, request: Request) -> Response:
+async def judge(visit: Visit) -> Response:
     """The judge with its calibration, if it is loaded now."""
-    fingerprint = text_parameter(request, "fingerprint")
-    details = judge_details(console.service.judges, fingerprint)
-    return console.page(
-        request, "judge.html.jinja", fingerprint=fingerprint, details=details, run=text_parameter(request, "run")
-    )
+    fingerprint = visit.text("fingerprint")
+    details = judge_details(visit.service.judges, fingerprint)
+    return visit.page("judge.html.jinja", fingerprint=fingerprint, details=details, run=visit.text("run"))
 
 
 _EVALUATIONS = 12
@@ -121,15 +116,13 @@ class Totals(NamedTuple):
 
 
 @router.get("/judges")
-async def judges(console: Console, request: Request) -> Response:
+async def judges(visit: Visit) -> Response:
     """The judges by name, and the stored evaluations of the project."""
-    identity, service = identity_of(request), console.service
+    identity, service = visit.identity, visit.service
     operator = "metrics" in identity.permissions
     shown = [await _shown(service, name, identity.project_id, operator=operator) for name in service.names]
-    evaluations = await _evaluations(console, identity.project_id)
-    return console.page(
-        request, "judges.html.jinja", judges=shown, operator=operator, evaluations=evaluations, figures=FIGURES
-    )
+    evaluations = await _evaluations(visit)
+    return visit.page("judges.html.jinja", judges=shown, operator=operator, evaluations=evaluations, figures=FIGURES)
 
 
 async def _shown(service: Service, name: str, project: str, *, operator: bool) -> ShownJudge:
@@ -166,10 +159,10 @@ def _totals(judge: AnyJudge) -> Totals:
     )  # fmt: skip
 
 
-async def _evaluations(console: Console, project: str) -> list[EvaluationView]:
+async def _evaluations(visit: Visit) -> list[EvaluationView]:
     """The latest evaluations of the project that are done."""
-    if console.service.operations is None:
+    if visit.service.operations is None:
         return []
-    listed = (await console.service.operations.list(project)).operations
+    listed = (await visit.service.operations.list(visit.project)).operations
     found = [evaluation_of(one) for one in listed if one.state == "done"]
     return [one for one in found if one is not None][:_EVALUATIONS]

@@ -7,19 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.forms import (
     Form,
-    choice_parameter,
-    int_parameter,
-    run_parameter,
-    step_parameters,
-    text_parameter,
 )
-from judge_server.api.console.rendering import Console, PageRouter, address
+from judge_server.api.console.rendering import PageRouter, Visit, address
 from judge_server.api.console.responses import TEXT_LIMIT, ShownResponse, read_criteria, response_address
 from judge_server.api.console.runs import read_report
 from judge_server.api.console.sessions import local_page
@@ -176,7 +169,7 @@ async def _item(
     texts = await labels.texts(row.project_id, digests)
     criteria = rubrics.get(row.rubric or b"", ())
     criterion = next((one for one in criteria if one.id == use.votes[0][0].criterion), None)
-    response = ShownResponse(use, tuple(criteria), texts.get(row.response))
+    response = ShownResponse(use, tuple(criteria), texts.get(row.response), row.position + 1)
     given = await labels.labels(LabelFilter(row.project_id, row.run, (row.request,)))
     key = key_of(use)
     state = label_state(key, [label for label in given if label.verdict == key], labeller, judge_says(use))
@@ -311,56 +304,53 @@ _RUNS = 10
 
 
 @router.get("/labels")
-async def labels(console: Console, request: Request) -> Response:
+async def labels(visit: Visit) -> Response:
     """The labelled runs, or what the labels of one run say."""
-    store, project = console.service.label_store(), project_of(request)
-    if "run" in request.query_params:
-        run = run_parameter(request)
+    store, project = visit.service.label_store(), visit.project
+    if "run" in visit.query:
+        run = visit.run
         shown = await read_run_labels(store, project, storable_text(run))
-        measurable = console.service.operations is not None
-        return console.page(
-            request,
+        measurable = visit.service.operations is not None
+        return visit.page(
             "run_labels.html.jinja",
             run=run,
             shown=shown,
             measurable=measurable,
-            judges=console.service.names,
-            names=await _names(console, project),
+            judges=visit.service.names,
+            names=await _names(visit),
         )
     counts: dict[str, int] = {}
     people: dict[str, list[str]] = {}
     for one in await store.label_counts(project):
         counts[one.run] = counts.get(one.run, 0) + one.labels
         people.setdefault(one.run, []).append(one.labeller)
-    recent = await console.service.readable_ledger().runs(project, limit=_RUNS)
+    recent = await visit.ledger.runs(project, limit=_RUNS)
     others = [one for one in recent.runs if (one.run or "") not in counts]
-    return console.page(request, "labels.html.jinja", counts=counts, people=people, others=others)
+    return visit.page("labels.html.jinja", counts=counts, people=people, others=others)
 
 
 @router.get("/labels.jsonl")
-async def labels_file(console: Console, request: Request) -> Response:
+async def labels_file(visit: Visit) -> Response:
     """The labels of a run as a labelled data set."""
-    wanted = LabelFilter(project_of(request), storable_text(run_parameter(request)))
-    found = await labelled_groups(console.service.label_store(), wanted)
+    wanted = LabelFilter(visit.project, storable_text(visit.run))
+    found = await labelled_groups(visit.service.label_store(), wanted)
     body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows).encode("utf-8", "replace")
     headers = {"Content-Disposition": 'attachment; filename="labels.jsonl"'}
     return Response(body, 200, headers, "application/x-ndjson")
 
 
 @router.get("/labels/queue", scope="labels:write")
-async def queue(console: Console, request: Request) -> Response:
+async def queue(visit: Visit) -> Response:
     """The next verdict to label."""
-    store, project, run = console.service.label_store(), project_of(request), run_parameter(request)
-    first, last = step_parameters(request)
-    criterion = text_parameter(request, "criterion") or None
-    why, at = choice_parameter(request, "why", REASON_NAMES), int_parameter(request, "at") or 0
-    report = await read_report(console, request, run)
-    labeller = identity_of(request).actor
+    store, project, run = visit.service.label_store(), visit.project, visit.run
+    first, last = visit.steps
+    criterion = visit.text("criterion") or None
+    why, at = visit.choice("why", REASON_NAMES), visit.whole_number("at") or 0
+    report = await read_report(visit, run)
+    labeller = visit.identity.actor
     wanted = RecentFilter(project, storable_text(run), first, last, criterion and storable_text(criterion))
-    thresholds = console.service.monitor_thresholds
-    monitored = await monitor_run(
-        console.service.readable_ledger(), project, storable_text(run), thresholds, until_step=last
-    )
+    thresholds = visit.service.monitor_thresholds
+    monitored = await monitor_run(visit.ledger, project, storable_text(run), thresholds, until_step=last)
     findings = monitored.findings if monitored else ()
     labelled = await store.labelled_uses(LabelFilter(project, storable_text(run)))
     shown = await read_queue(store, wanted, labelled, labeller, why, at, findings)
@@ -369,12 +359,12 @@ async def queue(console: Console, request: Request) -> Response:
         given = {"first": first, "last": last, "criterion": criterion, "why": why, "at": at or None}
         return address("labels/queue", run=run, **given, **also)
 
-    undone = _last_label(request, run, labelled)
+    undone = _last_label(visit, run, labelled)
     progress = None if undone is None else await run_in_thread(partial(_progress, labelled, undone.verdict))
     item = shown.item
     after = "" if item is None else here(at, done=item.state.id)
-    return console.page(
-        request, "label_queue.html.jinja", run=run, report=report, queue=shown, item=item, at=at, after=after,
+    return visit.page(
+        "label_queue.html.jinja", run=run, report=report, queue=shown, item=item, at=at, after=after,
         next_href=here(at + 1) if at + 1 < shown.offered else "", previous_href=here(at - 1) if at else "",
         here_href=here(at), undone=undone, progress=progress, limit=TEXT_LIMIT, first=first,
         last=last, criterion=criterion, why=why,
@@ -382,7 +372,7 @@ async def queue(console: Console, request: Request) -> Response:
 
 
 @router.post("/labels", scope="labels:write")
-async def label(console: Console, request: Request, form: Form) -> Response:
+async def label(visit: Visit, form: Form) -> Response:
     """Give, change or take back a label; the answer is its state if HTMX asks, and otherwise the page it came from."""
     met, run = form.text("met"), form.text("run")
     try:
@@ -393,24 +383,24 @@ async def label(console: Console, request: Request, form: Form) -> Response:
         raise InvalidRequest("run: a run's name has at most 256 characters")
     if met not in _MET:
         raise InvalidRequest("met: write yes or no, or nothing to take the label back")
-    store, identity = console.service.label_store(), identity_of(request)
+    store, identity = visit.service.label_store(), visit.identity
     try:
         await store.set_label(identity.project_id, verdict, identity.actor, _MET[met])
     except LookupError as error:
         raise NotFound(f"This label was not stored: {error.args[0]}.") from None
     page = local_page(form.text("next"))
-    if "HX-Request" in request.headers and form.text("state") == "1":
-        state = await _state(console, request, verdict)
-        return console.page(request, "label.html.jinja", state=state, next=page)
+    if "HX-Request" in visit.request.headers and form.text("state") == "1":
+        state = await _state(visit, verdict)
+        return visit.page("label.html.jinja", state=state, next=page)
     return RedirectResponse(page, 303)
 
 
 @router.post("/labels/evaluate", scope="score")
-async def evaluate(console: Console, request: Request, form: Form) -> Response:
+async def evaluate(visit: Visit, form: Form) -> Response:
     """Start an operation that measures a judge on the labels of a run, and go to its page."""
     run, judge = form.text("run"), form.text("judge") or DEFAULT_JUDGE
-    wanted = LabelFilter(project_of(request), storable_text(run[:256]))
-    found = await labelled_groups(console.service.label_store(), wanted)
+    wanted = LabelFilter(visit.project, storable_text(run[:256]))
+    found = await labelled_groups(visit.service.label_store(), wanted)
     if not found.rows:
         raise InvalidRequest(
             "No label of this run can be used: people are split, the responses are conversations, or the ledger does "
@@ -418,43 +408,43 @@ async def evaluate(console: Console, request: Request, form: Form) -> Response:
         )
     asked: dict[str, Any] = {"groups": found.rows, "judge": judge, "run": f"labels of {run}"[:256]}
     try:
-        made = await console.service.running_operations().submit(wanted.project_id, "evaluate_judge", asked)
+        made = await visit.service.running_operations().submit(wanted.project_id, "evaluate_judge", asked)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     return RedirectResponse(address("operation", id=made.id), 303)
 
 
-async def _names(console: Console, project_id: str) -> dict[str, str]:
+async def _names(visit: Visit) -> dict[str, str]:
     """What people are called: the label of their key, with the key's id where several have the same."""
-    if console.service.keys is None:
+    if visit.service.keys is None:
         return {}
-    keys = [key for key in await console.service.keys.keys(project_id) if key.label]
+    keys = [key for key in await visit.service.keys.keys(visit.project) if key.label]
     labels = [key.label for key in keys]
     return {
         f"key {key.id}": key.label if labels.count(key.label) == 1 else f"{key.label} (key {key.id})" for key in keys
     }
 
 
-async def _state(console: Console, request: Request, verdict: VerdictKey) -> LabelState:
+async def _state(visit: Visit, verdict: VerdictKey) -> LabelState:
     """The state of the label of one verdict."""
-    here = LabelFilter(identity_of(request).project_id, verdict.run, (verdict.request,))
-    return _state_of(request, verdict, await console.service.label_store().labelled_uses(here))
+    here = LabelFilter(visit.project, verdict.run, (verdict.request,))
+    return _state_of(visit, verdict, await visit.service.label_store().labelled_uses(here))
 
 
-def _state_of(request: Request, verdict: VerdictKey, found: Sequence[LabelledUse]) -> LabelState:
+def _state_of(visit: Visit, verdict: VerdictKey, found: Sequence[LabelledUse]) -> LabelState:
     """The state of the label of one verdict, which is among these if it has any."""
-    labeller = identity_of(request).actor
+    labeller = visit.identity.actor
     own = next((one for one in found if key_of(one.use) == verdict), None)
     if own is None:
         return label_state(verdict, (), labeller, None)
     return label_state(verdict, own.labels, labeller, judge_says(own.use))
 
 
-def _last_label(request: Request, run: str, labelled: Sequence[LabelledUse]) -> LabelState | None:
+def _last_label(visit: Visit, run: str, labelled: Sequence[LabelledUse]) -> LabelState | None:
     """The label that was given just before, which can be taken back; None if there is none."""
     try:
-        verdict = VerdictKey(storable_text(run), *decode_cursor(text_parameter(request, "done")))
+        verdict = VerdictKey(storable_text(run), *decode_cursor(visit.text("done")))
     except ValueError:
         return None
-    state = _state_of(request, verdict, labelled)
+    state = _state_of(visit, verdict, labelled)
     return None if state.mine is None else state

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import project_of
 from judge_server.api.console.charts import Plot, reliability
-from judge_server.api.console.forms import Form, text_parameter
-from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
+from judge_server.api.console.forms import Form
+from judge_server.api.console.rendering import PageRouter, Row, Table, Visit, address, csv_response
 from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.measuring.separation import CriterionSeparation
-from trainer_client.wire import parse_reference
+from judge_server.scoring.rubrics import find_rubric
+from trainer_client.wire import DEFAULT_JUDGE, RewardMode, parse_reference
 from trainer_client.wire.operations import Operation
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 FIGURES: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -132,48 +132,48 @@ _MAX_ID = 64
 
 
 @router.get("/operations")
-async def operations(console: Console, request: Request) -> Response:
+async def operations(visit: Visit) -> Response:
     """The latest operations of the project."""
-    found = (await console.service.running_operations().list(project_of(request))).operations
+    found = (await visit.service.running_operations().list(visit.project)).operations
     going_on = any(not one.ended for one in found)
-    return console.page(
-        request, "operations.html.jinja", operations=found[:_LISTED], more=max(0, len(found) - _LISTED),
+    return visit.page(
+        "operations.html.jinja", operations=found[:_LISTED], more=max(0, len(found) - _LISTED),
         going_on=going_on,
     )  # fmt: skip
 
 
 @router.get("/operation")
-async def operation(console: Console, request: Request) -> Response:
+async def operation(visit: Visit) -> Response:
     """One operation, with its figures if it evaluated a judge or a rubric."""
-    found = await _read(console, request)
-    return console.page(
-        request, "operation.html.jinja", operation=found, evaluation=evaluation_of(found), figures=FIGURES,
+    found = await _read(visit)
+    return visit.page(
+        "operation.html.jinja", operation=found, evaluation=evaluation_of(found), figures=FIGURES,
         separation=separation_of(found),
     )  # fmt: skip
 
 
 @router.get("/operation/reliability.csv")
-async def reliability_csv(console: Console, request: Request) -> Response:
+async def reliability_csv(visit: Visit) -> Response:
     """The numbers of the plot of an evaluation."""
-    evaluation = evaluation_of(await _read(console, request))
+    evaluation = evaluation_of(await _read(visit))
     if evaluation is None:
         raise NotFound("This operation has no evaluation of a judge.")
     return csv_response(evaluation.table, "reliability.csv")
 
 
 @router.get("/operation/separation.csv")
-async def separation_csv(console: Console, request: Request) -> Response:
+async def separation_csv(visit: Visit) -> Response:
     """How well each criterion tells good responses from bad ones."""
-    found = separation_of(await _read(console, request))
+    found = separation_of(await _read(visit))
     if found is None:
         raise NotFound("This operation did not compare good and bad responses.")
     return csv_response(found.table, "separation.csv")
 
 
 @router.post("/operation", scope="score")
-async def change(console: Console, request: Request, form: Form) -> Response:
+async def change(visit: Visit, form: Form) -> Response:
     """Cancel an operation, or continue one that failed or was cancelled."""
-    service, project, id_ = console.service.running_operations(), project_of(request), form.text("id")[:_MAX_ID]
+    service, project, id_ = visit.service.running_operations(), visit.project, form.text("id")[:_MAX_ID]
     actions = {"cancel": service.cancel, "retry": service.retry}
     if form.text("do") not in actions:
         raise InvalidRequest("do: write cancel or retry")
@@ -181,6 +181,55 @@ async def change(console: Console, request: Request, form: Form) -> Response:
     return RedirectResponse(address("operation", id=id_), 303)
 
 
-async def _read(console: Console, request: Request) -> Operation:
-    id_ = text_parameter(request, "id")[:_MAX_ID]
-    return await console.service.running_operations().get(project_of(request), id_)
+async def _read(visit: Visit) -> Operation:
+    id_ = visit.text("id")[:_MAX_ID]
+    return await visit.service.running_operations().get(visit.project, id_)
+
+
+# -- how well a rubric separates good responses from bad ones
+
+_EARLIER = 10
+_MODES = tuple(mode for mode in get_args(RewardMode) if mode not in NEEDS_NO_RUBRIC)
+
+
+@router.get("/rubric/discriminate", scope="score")
+async def discriminate(visit: Visit) -> Response:
+    """The form, and what was measured of this rubric before."""
+    return await _form_page(visit, visit.text("reference"))
+
+
+@router.post("/rubric/discriminate", scope="score", with_file=True)
+async def start(visit: Visit, form: Form) -> Response:
+    """Start the measurement and go to its page; the form again if the responses cannot be used."""
+    project, reference = visit.project, form.text("reference")
+    version = await find_rubric(visit.service.rubrics, project, reference)
+    file = form.file("file")
+    text = form.text("pairs") if file is None else file.content.decode("utf-8-sig", "replace")
+    mode, judge = form.text("mode") or _MODES[0], form.text("judge") or DEFAULT_JUDGE
+    filled = {"pairs": form.text("pairs"), "mode": mode, "judge": judge}
+    if not text.strip():
+        return await _form_page(visit, reference, filled, "Paste responses, or choose a file of them.")
+    asked: dict[str, Any] = {
+        "groups": text, "rubric": version.reference, "reward": {"mode": mode}, "judge": judge,
+        "run": f"discriminate {version.reference}"[:256], "allow_retired": True,
+    }  # fmt: skip
+    try:
+        made = await visit.service.running_operations().submit(project, "discriminate_rubrics", asked)
+    except ValueError as error:
+        return await _form_page(visit, reference, filled, str(error))
+    return RedirectResponse(address("operation", id=made.id), 303)
+
+
+async def _form_page(visit: Visit, reference: str, filled: dict[str, str] | None = None, problem: str = "") -> Response:
+    project = visit.project
+    version = await find_rubric(visit.service.rubrics, project, reference)
+    own = [
+        one
+        for one in (await visit.service.running_operations().list(project)).operations
+        if is_of_rubric(one, version.name)
+    ]
+    return visit.page(
+        "discriminate.html.jinja", 422 if problem else 200, version=version, problem=problem, modes=_MODES,
+        filled=filled or {"pairs": "", "mode": _MODES[0], "judge": DEFAULT_JUDGE}, judges=visit.service.names,
+        earlier=[(one, separation_of(one)) for one in own[:_EARLIER]],
+    )  # fmt: skip

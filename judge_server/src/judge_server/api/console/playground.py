@@ -12,20 +12,19 @@ from functools import partial
 from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
-from starlette.requests import Request
 from starlette.responses import Response
 
-from judge_server.api.auth import project_of
-from judge_server.api.console.forms import Form, text_parameter
+from judge_server.api.console.forms import Form
 from judge_server.api.console.groups import HeatStep, Segment, segments, shade
-from judge_server.api.console.rendering import Console, PageRouter, address
-from judge_server.api.console.responses import Explanation, RecordedReward, TextPart, explain, outcome_of
+from judge_server.api.console.rendering import PageRouter, Visit, address
+from judge_server.api.console.responses import TextPart, outcome_of
 from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.scoring import prepare
 from judge_server.errors import ServiceError, invalid_field, invalid_request
 from judge_server.ports import RubricTexts
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring.explanation import Explanation, RecordedReward, explain
 from judge_server.scoring.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
 from trainer_client.rewards import ResponseFacts
@@ -326,30 +325,30 @@ _SUGGESTED_RUBRICS = 100
 
 
 @router.get("/playground", scope="score")
-async def playground(console: Console, request: Request) -> Response:
+async def playground(visit: Visit) -> Response:
     """The empty form, one with the rubric that the address names, or an example to try."""
-    form = EXAMPLE if text_parameter(request, "example") else PlaygroundForm(rubric=text_parameter(request, "rubric"))
-    return await _page(console, request, form)
+    form = EXAMPLE if visit.text("example") else PlaygroundForm(rubric=visit.text("rubric"))
+    return await _page(visit, form)
 
 
 @router.get("/playground/response", scope="score")
-async def another_response(console: Console, request: Request) -> Response:
+async def another_response(visit: Visit) -> Response:
     """A field for one more response."""
-    return console.page(request, "playground_response.html.jinja", text="")
+    return visit.page("playground_response.html.jinja", text="")
 
 
 @router.post("/playground", scope="score")
-async def judge(console: Console, request: Request, form: Form) -> Response:
+async def judge(visit: Visit, form: Form) -> Response:
     """Judge what was filled in. A request that is refused gets the form again, with the reason."""
-    service = console.service
+    service = visit.service
     filled = await run_in_thread(PlaygroundForm.read, form)
     try:
         body = await run_in_thread(filled.request, service.rubric_texts)
-        address_here = f"{request.url.scheme}://{request.url.netloc}"
+        address_here = f"{visit.request.url.scheme}://{visit.request.url.netloc}"
         code = await run_inline_or_in_thread(filled.is_large, snippets, body, address_here)
-        scorer, ids = await prepare(request, body)
-        criteria = await _criteria(console, request, body)
-        choices = await _choices(console, request)
+        scorer, ids = await prepare(visit.request, body)
+        criteria = await _criteria(visit, body)
+        choices = await _choices(visit)
         record_id = int(time.time() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
         stream = scorer.stream(body, **ids | {"record_id": record_id}, each_verdict=True)
         first = asyncio.ensure_future(anext(stream))
@@ -357,15 +356,15 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
         if done:
             first.result()
     except ServiceError as error:
-        return await _page(console, request, filled, error)
+        return await _page(visit, filled, error)
     large = filled.is_large or len(criteria or ()) > MANY_CRITERIA
     recorded = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
     group_href = "" if service.recorder is None else recorded
-    parts = _html(console, request, body, _begun(first, stream), criteria=criteria, group_href=group_href, large=large)
+    parts = _html(visit, body, _begun(first, stream), criteria=criteria, group_href=group_href, large=large)
     try:
         return await run_inline_or_in_thread(
-            filled.is_large, console.streamed_page, request, "playground.html.jinja", parts, **choices, form=filled,
-            error=None, request_body=body, snippets=code, criteria=criteria,
+            filled.is_large, visit.console.streamed_page, visit.request, "playground.html.jinja", parts, **choices,
+            form=filled, error=None, request_body=body, snippets=code, criteria=criteria,
         )  # fmt: skip
     except BaseException:
         first.cancel()
@@ -388,8 +387,7 @@ async def _begun(
 
 
 async def _html(
-    console: Console,
-    request: Request,
+    visit: Visit,
     body: RewardRequest,
     stream: AsyncGenerator[StreamPart, None],
     *,
@@ -406,7 +404,7 @@ async def _html(
                 after_s = time.monotonic() - began
                 match part:
                     case JudgedVerdict():
-                        yield console.render(
+                        yield visit.console.render(
                             "playground_verdict.html.jinja", number=part.response + 1, verdict=part.verdict,
                             outcome=outcome_of(part.verdict), after_s=after_s,
                         )  # fmt: skip
@@ -416,32 +414,30 @@ async def _html(
                         assert rewarded is not None
                         shown = await run_inline_or_in_thread(large, judged_responses, body, rewarded, criteria)
                         yield await run_inline_or_in_thread(
-                            large, console.render, "playground_results.html.jinja", responses=shown,
+                            large, visit.console.render, "playground_results.html.jinja", responses=shown,
                             criteria=criteria, summary=part, after_s=after_s, group_href=group_href,
                         )  # fmt: skip
     except ServiceError as error:
-        yield console.render("playground_problem.html.jinja", error=error)
+        yield visit.console.render("playground_problem.html.jinja", error=error)
     except Exception:
-        log.exception("request %s failed", request.state.request_id)
-        yield console.render("playground_problem.html.jinja", error=ServiceError(INTERNAL_ERROR_DETAIL))
+        log.exception("request %s failed", visit.request.state.request_id)
+        yield visit.console.render("playground_problem.html.jinja", error=ServiceError(INTERNAL_ERROR_DETAIL))
 
 
-async def _criteria(console: Console, request: Request, body: RewardRequest) -> Sequence[Criterion] | None:
+async def _criteria(visit: Visit, body: RewardRequest) -> Sequence[Criterion] | None:
     """The criteria of the request's rubric; empty for a mode that needs none."""
     if body.reward.mode in NEEDS_NO_RUBRIC or body.reward.mode == "ranking" or body.rubric is None:
         return ()
     if not isinstance(body.rubric, str):
         return body.rubric.criteria
-    return (await find_rubric(console.service.rubrics, project_of(request), body.rubric)).criteria
+    return (await find_rubric(visit.service.rubrics, visit.project, body.rubric)).criteria
 
 
-async def _page(
-    console: Console, request: Request, form: PlaygroundForm, error: ServiceError | None = None
-) -> Response:
+async def _page(visit: Visit, form: PlaygroundForm, error: ServiceError | None = None) -> Response:
     shown = replace(form, responses=[*form.responses, ""]) if error is None and len(form.responses) < 2 else form
     response = await run_inline_or_in_thread(
-        form.is_large, console.page, request, "playground.html.jinja", error.status if error else 200,
-        **await _choices(console, request),
+        form.is_large, visit.page, "playground.html.jinja", error.status if error else 200,
+        **await _choices(visit),
         form=shown, error=error, request_body=None, snippets=(), criteria=(), stream="",
     )  # fmt: skip
     if error is not None and error.retry_after_s is not None:
@@ -449,15 +445,15 @@ async def _page(
     return response
 
 
-async def _choices(console: Console, request: Request) -> dict[str, object]:
+async def _choices(visit: Visit) -> dict[str, object]:
     """What the form's fields offer."""
-    rubrics = console.service.rubrics
-    page = await rubrics.list(project_of(request), prefix="", tag=None, text="", after=None, limit=_SUGGESTED_RUBRICS)
+    rubrics = visit.service.rubrics
+    page = await rubrics.list(visit.project, prefix="", tag=None, text="", after=None, limit=_SUGGESTED_RUBRICS)
     return {
         "rubrics": [one.name for one in page.rubrics if not one.retired],
         "modes": get_args(RewardMode),
         "protocols": get_args(JudgingProtocol),
         "protocols_for": PROTOCOLS_FOR,
-        "judges": console.service.names,
+        "judges": visit.service.names,
         "policies": get_args(FailurePolicy),
     }

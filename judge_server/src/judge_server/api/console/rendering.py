@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -36,14 +36,17 @@ from judge_server.api.console.sessions import (
 )
 from judge_server.api.http.problems import STORE_UNAVAILABLE_DETAIL
 from judge_server.api.service import Service
+from judge_server.auth import Identity
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import NotReady, ServiceError
+from judge_server.errors import InvalidRequest, NotReady, ServiceError
+from judge_server.ports import LedgerReader
 from trainer_client import __version__
 from trainer_client.documentation import error_url, findings_url
 from trainer_client.wire.tenants import Scope
 
 log = logging.getLogger("adjudge")
 
+ChoiceT = TypeVar("ChoiceT", bound=str)
 Value = str | int | float | None
 
 
@@ -146,6 +149,91 @@ class Console:
         }, cookie
 
 
+_MAX_STEP = 2**63 - 1
+_MAX_CHARACTERS = 2000
+
+
+class Visit:
+    """A request for a page: who asks, what the address says, and the page that answers.
+
+    The parameters of the address are None, or empty for a text, if they are not given. One that cannot be read raises
+    `InvalidRequest`.
+    """
+
+    def __init__(self, console: Console, request: Request) -> None:
+        self.console, self.service, self.request = console, console.service, request
+        self.query = request.query_params
+
+    @property
+    def identity(self) -> Identity:
+        """The caller."""
+        return identity_of(self.request)
+
+    @property
+    def project(self) -> str:
+        """The project of the caller."""
+        return self.identity.project_id
+
+    @property
+    def ledger(self) -> LedgerReader:
+        """The ledger; raises `NotReady` if this process has none."""
+        return self.service.readable_ledger()
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """The page from a template."""
+        return self.console.page(self.request, template, status, **values)
+
+    def text(self, name: str) -> str:
+        """A text without white space around it."""
+        value = self.query.get(name, "")
+        if len(value) > _MAX_CHARACTERS:
+            raise InvalidRequest(f"{name}: at most {_MAX_CHARACTERS:,} characters are allowed")
+        return value.strip()
+
+    def whole_number(self, name: str) -> int | None:
+        """A whole number of 0 or more."""
+        value = self.text(name)
+        if not value:
+            return None
+        if not (value.isascii() and value.isdecimal()) or len(value) > 19 or int(value) > _MAX_STEP:
+            raise InvalidRequest(f"{name}: {value[:40]!r} is not a whole number of 0 or more")
+        return int(value)
+
+    def number(self, name: str) -> float | None:
+        """A finite number."""
+        value = self.text(name)
+        try:
+            number = float(value) if value else None
+        except ValueError:
+            number = float("nan")
+        if number is not None and not abs(number) < float("inf"):
+            raise InvalidRequest(f"{name}: {value[:40]!r} is not a number, such as 0.5")
+        return number
+
+    def choice(self, name: str, choices: tuple[ChoiceT, ...]) -> ChoiceT | None:
+        """One of some values."""
+        value = self.text(name)
+        if value and value not in choices:
+            raise InvalidRequest(f"{name}: {value[:40]!r} is unknown; use one of {', '.join(choices)}")
+        return next((choice for choice in choices if choice == value), None)
+
+    @property
+    def run(self) -> str:
+        """The name of the run that the page is about; empty for requests without one."""
+        run = self.query.get("run")
+        if run is None or len(run) > 256:
+            raise InvalidRequest("run: name the run, as the list of runs does; its name has at most 256 characters")
+        return run
+
+    @property
+    def steps(self) -> tuple[int | None, int | None]:
+        """The first and the last step that the page is about; None for no limit."""
+        first, last = self.whole_number("first"), self.whole_number("last")
+        if first is not None and last is not None and first > last:
+            raise InvalidRequest(f"last: step {last} is before the first step, {first}")
+        return first, last
+
+
 def csv_response(table: Table, name: str) -> Response:
     """A table as CSV. No text in it begins as a spreadsheet formula does: ids begin with a letter or a digit."""
     written = io.StringIO()
@@ -156,8 +244,8 @@ def csv_response(table: Table, name: str) -> Response:
     return Response(written.getvalue(), 200, headers, "text/csv")
 
 
-PageHandler = Callable[[Console, Request], Awaitable[Response]]
-FormHandler = Callable[[Console, Request, Form], Awaitable[Response]]
+PageHandler = Callable[[Visit], Awaitable[Response]]
+FormHandler = Callable[[Visit, Form], Awaitable[Response]]
 
 
 class _NamedRoute(NamedTuple):
@@ -172,8 +260,8 @@ class PageRouter:
     Example:
         >>> router = PageRouter()
         >>> @router.get("/labels")
-        ... async def labels(console: Console, request: Request) -> Response:
-        ...     return console.page(request, "labels.html.jinja")
+        ... async def labels(visit: Visit) -> Response:
+        ...     return visit.page("labels.html.jinja")
     """
 
     def __init__(self) -> None:
@@ -183,9 +271,9 @@ class PageRouter:
         """Serve a page at a path below `/console` to keys with a scope; every page requires `read` too."""
 
         def add(handler: PageHandler) -> PageHandler:
-            async def shown(console: Console, request: Request) -> Response:
-                require_scope(identity_of(request), scope)
-                return await handler(console, request)
+            async def shown(visit: Visit) -> Response:
+                require_scope(visit.identity, scope)
+                return await handler(visit)
 
             self._pages.append((path, "GET", shown))
             return handler
@@ -199,12 +287,13 @@ class PageRouter:
         """
 
         def add(handler: FormHandler) -> FormHandler:
-            async def accepted(console: Console, request: Request) -> Response:
+            async def accepted(visit: Visit) -> Response:
+                request, signer = visit.request, visit.console.signer
                 await require_permission(request, scope)
-                refuse_other_sites(request, console.signer)
+                refuse_other_sites(request, signer)
                 form = await read_form(request, with_file=with_file)
-                require_form_token(request, console.signer, form)
-                return await handler(console, request, form)
+                require_form_token(request, signer, form)
+                return await handler(visit, form)
 
             self._pages.append((path, "POST", accepted))
             return handler
@@ -229,7 +318,7 @@ def _endpoint(console: Console, path: str, handler: PageHandler) -> Callable[[Re
     async def endpoint(request: Request) -> Response:
         request.scope["route"] = _NamedRoute(f"{CONSOLE}{path}")
         try:
-            return await handler(console, request)
+            return await handler(Visit(console, request))
         except ServiceError as error:
             return console.error_page(request, error)
         except ConnectionError as error:

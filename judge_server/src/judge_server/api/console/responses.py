@@ -1,26 +1,15 @@
 """Responses and their verdicts: how pages show them, why each has its reward, and the search for them."""
 
 import json
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import ValidationError
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import project_of
-from judge_server.api.console.forms import (
-    choice_parameter,
-    float_parameter,
-    int_parameter,
-    run_parameter,
-    step_parameters,
-    text_parameter,
-)
-from judge_server.api.console.rendering import Console, PageRouter, Value, address
+from judge_server.api.console.rendering import PageRouter, Value, Visit, address
 from judge_server.api.console.runs import read_report
 from judge_server.api.ledger import rubric_digest
 from judge_server.errors import InvalidRequest, ServiceError
@@ -32,6 +21,7 @@ from judge_server.ledger.rows import (
     storable_text,
 )
 from judge_server.ports import LedgerReader
+from judge_server.scoring.explanation import Explanation, RecordedReward, explain
 from judge_server.scoring.rewards import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,
@@ -41,201 +31,15 @@ from rubric_store.ledger.rows import (
     VerdictKey,
     VerdictOutcome,
 )
-from trainer_client.dropout import CriteriaSample, read_sample
-from trainer_client.modes import short
-from trainer_client.penalties import explain_penalties
-from trainer_client.rewards import ResponseFacts, explain_reward
+from trainer_client.dropout import read_sample
+from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Criterion, Passage, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, FailureKind, VerdictStatus
+from trainer_client.wire.rewards import FailureKind, VerdictStatus
 
 T = TypeVar("T")
 Place = tuple[bytes, int, int]
 """A place in the ledger: request, response and slot."""
-
-
-class Explanation(NamedTuple):
-    """Why a response has its reward.
-
-    `formula` is `EXPRESSION = VALUE`, with the criterion of a term in brackets; it is empty if there is nothing to
-    compute. `matches` tells whether its value is the recorded reward.
-    """
-
-    sentence: str
-    formula: str = ""
-    matches: bool = True
-
-
-class RecordedReward(NamedTuple):
-    """A reward as answered.
-
-    Attributes:
-        rules: how it was computed; None if only verdicts were asked for.
-        reward, status: the reward and its status; both are None if the request was answered with an error.
-        declared: the reward under the rubric's own weights, if others were used.
-        facts: what it depends on beside the verdicts; the sample is that of the verdicts.
-        complete: false if an older version recorded only the mode of the rules, so that the rest are defaults.
-    """
-
-    rules: RewardRules | None
-    reward: float | None
-    status: str | None
-    facts: ResponseFacts
-    complete: bool = True
-    declared: float | None = None
-
-
-def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verdicts: Sequence[Verdict]) -> Explanation:
-    """Explain a recorded reward by its verdicts.
-
-    Args:
-        recorded: the reward as answered.
-        criteria: the M criteria of the rubric; None if the ledger no longer has it. Empty without a rubric.
-        verdicts: the M verdicts, or the single one on the whole response.
-    """
-    rules, reward = recorded.rules, recorded.reward
-    if rules is None:
-        return Explanation("Only verdicts were asked for, so there is no reward.")
-    options = rules.reward
-    if options.mode == "ranking":
-        return _ranked(recorded, verdicts)
-    if options.mode in NEEDS_NO_RUBRIC:
-        criteria = ()
-    if criteria is None or (criteria and len(criteria) != len(verdicts)):
-        return Explanation("The rubric of this response is not in the ledger, so its reward cannot be explained.")
-    counted = [verdict for i, verdict in enumerate(verdicts) if not criteria or _counts(criteria[i], rules)]
-    failed = _missing_sentence(counted, rules)
-    if recorded.status is None:
-        return Explanation(f"The request was answered with an error, so it has no rewards{failed and ': '}{failed}.")
-    if recorded.status == "unscored" and reward is None:
-        return Explanation(
-            f"There is no reward, because {failed}, which could have changed it. Neither a failed nor an uncertain "
-            "verdict counts as a no."
-        )
-    if recorded.status == "unscored":
-        return Explanation(f"The reward is {short(reward)} by the request's failure policy, because {failed}.")
-    if options.weighting == "contrast":
-        return _under_other_weights(recorded, rules, criteria, verdicts)
-    facts = recorded.facts._replace(sample=read_sample(criteria, verdicts, rules.dropout) if criteria else None)
-    matches, dropped = _computes(recorded, criteria, verdicts, facts)
-    if facts.sample is not None:
-        return Explanation(_estimated(facts.sample, verdicts), matches=matches)
-    criteria = [criterion for criterion in criteria if _counts(criterion, rules)]
-    scores = [verdict.value(options.use) for verdict in counted]
-    format_ok = bool(facts.format_ok)
-    told = explain_reward(criteria, scores, options, format_ok=format_ok, drop_failed=dropped)
-    told = explain_penalties(told, options, tokens=facts.tokens, stopped=facts.stopped)
-    if not matches:
-        return Explanation(_mismatch(recorded), told.formula, matches=False)
-    soft = " It is made of probabilities of yes, not of verdicts." if options.use == "probability" else ""
-    treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
-    missing = f" {failed[0].upper()}{failed[1:]}: {treated}." if failed else ""
-    return Explanation(f"{told.sentence}{soft}{missing}", told.formula)
-
-
-def _estimated(sample: CriteriaSample, verdicts: Sequence[Verdict]) -> str:
-    """Say how dropout makes a reward of some of the verdicts."""
-    judged = sum(verdict.status != "left_out" for verdict in verdicts)
-    told = f"an unbiased estimate of that of the whole rubric: {judged} of its {len(verdicts)} criteria were judged"
-    if sample.share is None:
-        return f"The reward is {told}, and the others were left out at random for the whole group."
-    if any(sample.left_out):
-        told += ", and each of the others, which nearly all responses meet, counts as met"
-    droppable = zip(verdicts, sample.droppable, strict=True)
-    missed = [one.criterion for one, may_go in droppable if may_go and one.score is not None and one.score < 1]
-    if missed:
-        told += (
-            f". What the response misses of {', '.join(missed)} counts {1 / sample.share:.4g} times, since a share of "
-            f"{sample.share:.4g} of the groups is judged by it"
-        )
-    return f"The reward is {told}."
-
-
-def _under_other_weights(
-    recorded: RecordedReward, rules: RewardRules, criteria: Sequence[Criterion], verdicts: Sequence[Verdict]
-) -> Explanation:
-    """Explain the reward under the rubric's own weights; the others follow from the verdicts on the whole group."""
-    reward = rules.reward.model_copy(update={"weighting": "declared"})
-    own = recorded._replace(rules=rules.model_copy(update={"reward": reward}), reward=recorded.declared)
-    told = explain(own, criteria, verdicts)
-    return told._replace(
-        sentence=f"The reward is {short(recorded.reward)} under the weights of its group, which favour criteria that "
-        f"tell its responses apart. The rubric's own weights give {short(recorded.declared)}, as follows. "
-        + told.sentence
-    )
-
-
-def _computes(
-    recorded: RecordedReward, criteria: Sequence[Criterion], verdicts: Sequence[Verdict], facts: ResponseFacts
-) -> tuple[bool, bool]:
-    """Whether the verdicts give the recorded reward by its rules, and whether its policy dropped missing ones."""
-    assert recorded.rules is not None
-    try:
-        result = reward_of(criteria, verdicts, recorded.rules, facts)
-    except (ValueError, ServiceError):
-        return False, False
-    given, computed = recorded.reward, result.reward
-    if given is None or computed is None:
-        equal = given is computed
-    else:
-        equal = math.isclose(given, computed, rel_tol=1e-9, abs_tol=1e-9)
-    return equal and result.outcome.status == recorded.status, result.outcome.policy_applied == "skip"
-
-
-def _ranked(recorded: RecordedReward, verdicts: Sequence[Verdict]) -> Explanation:
-    """Explain a reward that follows from the comparisons of a whole group, of which the verdicts are one part."""
-    preferred = sum(verdict.score == 1.0 for verdict in verdicts)
-    known = sum(verdict.status == "ok" for verdict in verdicts)
-    shown = f"Shown first, the response was preferred in {preferred} of the {known} comparisons that were answered"
-    if recorded.status is None:
-        return Explanation("The request was answered with an error, so it has no rewards.")
-    if recorded.status == "unscored":
-        given = (
-            "no reward" if recorded.reward is None else f"the reward {short(recorded.reward)}, by the failure policy,"
-        )
-        return Explanation(f"The response has {given} because too few of its comparisons were answered. {shown}.")
-    return Explanation(
-        "The reward is a Bradley-Terry score: the probability of being preferred over an average response of the same "
-        f"group, by all comparisons of the group. {shown}; the others are at the responses that it was compared with."
-    )
-
-
-def _counts(criterion: Criterion, rules: RewardRules) -> bool:
-    """Whether a criterion enters the reward."""
-    return not criterion.shadow and (rules.reward.kinds is None or criterion.kind in rules.reward.kinds)
-
-
-def _mismatch(recorded: RecordedReward) -> str:
-    """Why the recorded reward is not that of the verdicts in the ledger."""
-    assert recorded.rules is not None
-    if not recorded.complete:
-        return (
-            f"The answered reward is {short(recorded.reward)}, and mode {recorded.rules.reward.mode} with default "
-            "options gives another one. The request used options or a failure policy that were not recorded."
-        )
-    return (
-        f"The answered reward is {short(recorded.reward)}, and the request's options with the verdicts shown here give "
-        "another one. The ledger shows the first verdict on a question; this request was probably rewarded by a later "
-        "one that differs."
-    )
-
-
-def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:
-    """Which verdicts are missing, such as `the verdict on c1 failed (timeout)`; empty if none are."""
-    failed = [verdict for verdict in verdicts if verdict.failure is not None]
-    uncertain = [verdict for verdict in verdicts if verdict.status == "uncertain"]
-    kinds = ", ".join(sorted({verdict.failure.kind for verdict in failed if verdict.failure is not None}))
-    parts = [f"{_named(failed)} failed ({kinds})"] if failed else []
-    if uncertain:
-        band = rules.uncertain_band
-        between = "" if band is None else f" (its probability is from {short(band[0])} to {short(band[1])})"
-        parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain{between}")
-    return " and ".join(parts)
-
-
-def _named(verdicts: Sequence[Verdict]) -> str:
-    names = ", ".join(verdict.criterion for verdict in verdicts[:5]) + (" and others" if len(verdicts) > 5 else "")
-    return f"the verdict{'s' if len(verdicts) > 1 else ''} on {names}"
 
 
 TEXT_LIMIT = 20_000
@@ -263,16 +67,13 @@ class ShownResponse:
     Attributes:
         criteria: the criteria of its rubric; None if the ledger does not have the rubric.
         text: its text as JSON; None if the ledger keeps no texts.
+        number: its number in the group, from 1.
     """
 
     record: UseRecord
     criteria: tuple[Criterion, ...] | None
     text: str | None
-
-    @property
-    def number(self) -> int:
-        """Its number in the group, from 1."""
-        return self.record.response.position + 1
+    number: int
 
     @property
     def reward(self) -> float | None:
@@ -379,7 +180,12 @@ async def show_records(
     texts = await ledger.texts(project, list(digests)) if records else {}
     criteria = {digest: read_criteria(texts.get(digest)) for digest in rubrics}
     return [
-        ShownResponse(record, criteria.get(record.response.rubric or b""), texts.get(record.response.response))
+        ShownResponse(
+            record,
+            criteria.get(record.response.rubric or b""),
+            texts.get(record.response.response),
+            record.response.position + 1,
+        )
         for record in records
     ], texts
 
@@ -461,16 +267,16 @@ async def _search(
 
 
 @router.get("/responses")
-async def responses(console: Console, request: Request) -> Response:
+async def responses(visit: Visit) -> Response:
     """A list of responses, with the beginning of each text."""
-    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
-    given = request.query_params
-    first, last = step_parameters(request)
-    status = choice_parameter(request, "status", ("scored", "partial", "unscored"))
-    outcome = choice_parameter(request, "outcome", get_args(VerdictOutcome))
-    criterion = text_parameter(request, "criterion") or None
+    ledger, project, run = visit.ledger, visit.project, visit.run
+    given = visit.query
+    first, last = visit.steps
+    status = visit.choice("status", ("scored", "partial", "unscored"))
+    outcome = visit.choice("outcome", get_args(VerdictOutcome))
+    criterion = visit.text("criterion") or None
     wanted = ResponseFilter(
-        project, storable_text(run), first, last, float_parameter(request, "low"), float_parameter(request, "high"),
+        project, storable_text(run), first, last, visit.number("low"), visit.number("high"),
         given.get("includes_high") == "1", status, criterion=criterion and storable_text(criterion),
         outcome=outcome if criterion else None,
         limit=_RESPONSES_A_PAGE + 1,
@@ -479,7 +285,7 @@ async def responses(console: Console, request: Request) -> Response:
     def matches(record: UseRecord) -> bool:
         if wanted.criterion is None:
             return True
-        verdicts = ShownResponse(record, None, None).verdicts
+        verdicts = recorded_verdicts(record)
         told = next((outcome_of(verdict) for verdict in verdicts if verdict.criterion == wanted.criterion), None)
         return told is not None and wanted.outcome in (None, told)
 
@@ -487,36 +293,36 @@ async def responses(console: Console, request: Request) -> Response:
         lambda after: ledger.responses(wanted._replace(after=after and after[:2])),
         lambda record: (*record.key, 0),
         matches,
-        _after(request),
+        _after(visit),
         batch=wanted.limit,
         limit=_RESPONSES_A_PAGE,
     )
     found, _ = await show_records(ledger, records)
-    report = await read_report(console, request, run)
-    return console.page(
-        request, "responses.html.jinja", run=run, found=found, report=report, given=given, criterion=criterion,
-        outcome=outcome, next_href=_next_address("responses", request, run, after),
+    report = await read_report(visit, run)
+    return visit.page(
+        "responses.html.jinja", run=run, found=found, report=report, given=given, criterion=criterion,
+        outcome=outcome, next_href=_next_address("responses", visit, run, after),
     )  # fmt: skip
 
 
 @router.get("/ledger")
-async def ledger(console: Console, request: Request) -> Response:
+async def ledger(visit: Visit) -> Response:
     """A page of the verdicts of a run, oldest first; without a run, those of the latest one."""
-    reader, project = console.service.readable_ledger(), project_of(request)
+    reader, project = visit.ledger, visit.project
     recent = (await reader.runs(project, limit=_RUNS)).runs
-    if "run" not in request.query_params:
+    if "run" not in visit.query:
         if recent:
             return RedirectResponse(address("ledger", run=recent[0].run or ""), 303)
-        return console.page(request, "ledger.html.jinja", run=None)
-    run, given = run_parameter(request), request.query_params
-    outcome = choice_parameter(request, "outcome", get_args(VerdictOutcome))
-    failure = choice_parameter(request, "failure", get_args(FailureKind))
-    criterion, rubric = text_parameter(request, "criterion") or None, text_parameter(request, "rubric") or None
-    report = await read_report(console, request, run)
-    digest = await rubric_digest(console.service, project, rubric)
+        return visit.page("ledger.html.jinja", run=None)
+    run, given = visit.run, visit.query
+    outcome = visit.choice("outcome", get_args(VerdictOutcome))
+    failure = visit.choice("failure", get_args(FailureKind))
+    criterion, rubric = visit.text("criterion") or None, visit.text("rubric") or None
+    report = await read_report(visit, run)
+    digest = await rubric_digest(visit.service, project, rubric)
     passed = outcome in ("passed", "not passed")
     wanted = UseFilter(
-        project, storable_text(run), int_parameter(request, "step"), digest, criterion and storable_text(criterion),
+        project, storable_text(run), visit.whole_number("step"), digest, criterion and storable_text(criterion),
         None if outcome is None else _STATUS[outcome],
         limit=_VERDICTS_A_BATCH if passed else _VERDICTS_A_PAGE + 1,
         failure=failure,
@@ -525,29 +331,29 @@ async def ledger(console: Console, request: Request) -> Response:
         lambda after: reader.uses(wanted._replace(after=after)),
         lambda use: (use.votes[0][0].request, use.votes[0][0].place, use.votes[0][0].slot),
         lambda use: not passed or outcome_of(recorded_verdict(use.votes)) == outcome,
-        _after(request),
+        _after(visit),
         batch=wanted.limit,
         limit=_VERDICTS_A_PAGE,
     )
-    return console.page(
-        request, "ledger.html.jinja", run=run, runs=[one.run or "" for one in recent], report=report,
+    return visit.page(
+        "ledger.html.jinja", run=run, runs=[one.run or "" for one in recent], report=report,
         found=[(use, recorded_verdict(use.votes)) for use in found], given=given,
         outcomes=get_args(VerdictOutcome), failures=get_args(FailureKind),
-        next_href=_next_address("ledger", request, run, after),
+        next_href=_next_address("ledger", visit, run, after),
     )  # fmt: skip
 
 
-def _after(request: Request) -> Place | None:
-    cursor = text_parameter(request, "after")
+def _after(visit: Visit) -> Place | None:
+    cursor = visit.text("after")
     try:
         return decode_cursor(cursor) if cursor else None
     except ValueError:
         raise InvalidRequest("after: the place to continue after is invalid; go back to the first page") from None
 
 
-def _next_address(page: str, request: Request, run: str, after: Place | None) -> str:
+def _next_address(page: str, visit: Visit, run: str, after: Place | None) -> str:
     """The page that continues after a place, with the same filters; empty at the end."""
     if after is None:
         return ""
-    kept = {name: value for name, value in request.query_params.items() if name not in ("after", "run")}
+    kept = {name: value for name, value in visit.query.items() if name not in ("after", "run")}
     return address(page, run=run, **kept, after=encode_cursor(VerdictKey(run, *after)))

@@ -1,34 +1,36 @@
-"""The page of a rubric: its versions and their differences, criteria, pass rates and separation."""
+"""The pages of rubrics: the list, one rubric with its versions and pass rates, the editor, import and retirement."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from starlette.requests import Request
+from pydantic import TypeAdapter, ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.auth import project_of
-from judge_server.api.console.forms import Form, choice_parameter, text_parameter
-from judge_server.api.console.operations import is_of_rubric, separation_of
-from judge_server.api.console.rendering import Console, PageRouter, Row, Table, address, csv_response
+from judge_server.api.console.forms import Form, UploadedFile
+from judge_server.api.console.rendering import PageRouter, Row, Table, Visit, address, csv_response
 from judge_server.api.console.responses import read_criteria
-from judge_server.api.console.runs import HEAT_LEVELS
-from judge_server.errors import NotFound
+from judge_server.api.console.run_charts import HEAT_LEVELS
+from judge_server.api.http.requests import refuse_unusable_criteria, reject_unknown_cursor
+from judge_server.errors import InvalidRequest, NotFound, TooLarge
 from judge_server.ledger.rows import digest_bytes
+from judge_server.ports import LintFinding, NamedRubric, RubricFile
+from judge_server.ports.stores import RubricDocument
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
+from judge_server.scoring import rubrics as changes
 from judge_server.scoring.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
 from rubric_store.ledger.rows import RubricRate, RubricUse
 from trainer_client.wire import (
-    DEFAULT_JUDGE,
     Criterion,
-    RewardMode,
     RubricContent,
     RubricHistory,
     RubricVersion,
     VersionSummary,
+    parse_reference,
 )
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.rubrics import Reason
 
 _MAX_PIECES = 5000
 """Pieces that a comparison shows of all descriptions; those after that are shown as a whole."""
@@ -222,127 +224,325 @@ _DONE = {
 
 
 @router.get("/rubric")
-async def rubric(console: Console, request: Request) -> Response:
+async def rubric(visit: Visit) -> Response:
     """A published version, by reference or digest; or the criteria of a rubric that the ledger has."""
-    project, digest = project_of(request), text_parameter(request, "digest")
-    if reference := text_parameter(request, "reference"):
-        return await _version(console, request, await find_rubric(console.service.rubrics, project, reference))
-    known = await console.service.rubrics.find(project, digest) if digest.startswith("sha256:") else None
+    project, digest = visit.project, visit.text("digest")
+    if reference := visit.text("reference"):
+        return await _version(visit, await find_rubric(visit.service.rubrics, project, reference))
+    known = await visit.service.rubrics.find(project, digest) if digest.startswith("sha256:") else None
     if known is not None:
-        return await _version(console, request, known)
+        return await _version(visit, known)
     criteria: tuple[Criterion, ...] | None = None
     with suppress(ValueError):
         key = digest_bytes(digest)
-        criteria = read_criteria((await console.service.readable_ledger().texts(project, [key])).get(key))
+        criteria = read_criteria((await visit.ledger.texts(project, [key])).get(key))
     if criteria is None:
         raise NotFound("This project has no rubric with this digest, neither published nor in its ledger.")
     return await run_inline_or_in_thread(
-        are_large(criteria), console.page, request, "rubric.html.jinja", digest=digest, version=None, criteria=criteria
+        are_large(criteria), visit.page, "rubric.html.jinja", digest=digest, version=None, criteria=criteria
     )
 
 
-async def _version(console: Console, request: Request, version: RubricVersion) -> Response:
-    service = console.service
-    known = await history(service.rubrics, project_of(request), version.name, limit=_VERSIONS)
+async def _version(visit: Visit, version: RubricVersion) -> Response:
+    service = visit.service
+    known = await history(service.rubrics, visit.project, version.name, limit=_VERSIONS)
     texts = service.rubric_texts
-    done = choice_parameter(request, "done", tuple(_DONE))
-    aliases = await service.rubrics.aliases(project_of(request), version.name)
+    done = visit.choice("done", tuple(_DONE))
+    aliases = await service.rubrics.aliases(visit.project, version.name)
     return await run_inline_or_in_thread(
-        are_large(version.criteria), console.page, request, "rubric.html.jinja",
+        are_large(version.criteria), visit.page, "rubric.html.jinja",
         digest=version.digest, version=version, criteria=version.criteria, history=known,
-        tree=version_tree(known.versions), rates=await _rates(console, request, version, known),
+        tree=version_tree(known.versions), rates=await _rates(visit, version, known),
         findings=None if texts is None else await run_in_thread(texts.lint, version.criteria),
         aliases=aliases.aliases, done=_DONE[done] if done else "",
         csv_href=address("rubric/rates.csv", reference=version.reference), measurable=service.operations is not None,
     )  # fmt: skip
 
 
-async def _rates(console: Console, request: Request, version: RubricVersion, known: RubricHistory) -> PassRates | None:
+async def _rates(visit: Visit, version: RubricVersion, known: RubricHistory) -> PassRates | None:
     """The pass rates of the newest versions and of this one; None without a ledger."""
-    if console.service.ledger is None:
+    if visit.service.ledger is None:
         return None
     newest = known.versions[:_RATED_VERSIONS]
     rated = [*newest, *(one for one in known.versions[_RATED_VERSIONS:] if one.version == version.version)]
     digests = [digest_bytes(one.digest) for one in rated]
-    used = await console.service.ledger.rubric_use(project_of(request), digests, _RATED_RUNS)
+    used = await visit.service.ledger.rubric_use(visit.project, digests, _RATED_RUNS)
     return pass_rates(rated, used, [criterion.id for criterion in version.criteria])
 
 
 @router.get("/rubric/rates.csv")
-async def rates_csv(console: Console, request: Request) -> Response:
+async def rates_csv(visit: Visit) -> Response:
     """The pass rates of a rubric by criterion and version."""
-    project, reference = project_of(request), text_parameter(request, "reference")
-    version = await find_rubric(console.service.rubrics, project, reference)
-    known = await history(console.service.rubrics, project, version.name, limit=_VERSIONS)
-    rates = await _rates(console, request, version, known)
+    project, reference = visit.project, visit.text("reference")
+    version = await find_rubric(visit.service.rubrics, project, reference)
+    known = await history(visit.service.rubrics, project, version.name, limit=_VERSIONS)
+    rates = await _rates(visit, version, known)
     if rates is None:
         raise NotFound("This process has no ledger, so it knows no pass rates.")
     return csv_response(rates.table, "rates.csv")
 
 
 @router.get("/rubric/compare")
-async def comparison(console: Console, request: Request) -> Response:
+async def comparison(visit: Visit) -> Response:
     """Two versions of a rubric side by side, each given as a number or an alias."""
-    project, name = project_of(request), text_parameter(request, "name")
-    known = await history(console.service.rubrics, project, name, limit=_VERSIONS)
+    project, name = visit.project, visit.text("name")
+    known = await history(visit.service.rubrics, project, name, limit=_VERSIONS)
     newest = known.versions[0]
-    to = text_parameter(request, "to") or str(newest.version)
-    after = await find_rubric(console.service.rubrics, project, f"{name}@{to}")
+    to = visit.text("to") or str(newest.version)
+    after = await find_rubric(visit.service.rubrics, project, f"{name}@{to}")
     before = await find_rubric(
-        console.service.rubrics, project, f"{name}@{text_parameter(request, 'from') or after.parent or after.version}"
+        visit.service.rubrics, project, f"{name}@{visit.text('from') or after.parent or after.version}"
     )
     compared = await run_in_thread(compare, before, after)
     return await run_inline_or_in_thread(
-        are_large(before.criteria + after.criteria), console.page, request, "rubric_compare.html.jinja",
+        are_large(before.criteria + after.criteria), visit.page, "rubric_compare.html.jinja",
         name=name, versions=known.versions, before=before, after=after,
         comparison=compared,
     )  # fmt: skip
 
 
-_EARLIER = 10
-_MODES = tuple(mode for mode in get_args(RewardMode) if mode not in NEEDS_NO_RUBRIC)
+# -- list, import and editor
 
 
-@router.get("/rubric/discriminate", scope="score")
-async def form(console: Console, request: Request) -> Response:
-    """The form, and what was measured of this rubric before."""
-    return await _page(console, request, text_parameter(request, "reference"))
+_RUBRICS_A_PAGE = 50
+_MAX_IMPORTED = 500
 
 
-@router.post("/rubric/discriminate", scope="score", with_file=True)
-async def start(console: Console, request: Request, form: Form) -> Response:
-    """Start the measurement and go to its page; the form again if the responses cannot be used."""
-    project, reference = project_of(request), form.text("reference")
-    version = await find_rubric(console.service.rubrics, project, reference)
-    file = form.file("file")
-    text = form.text("pairs") if file is None else file.content.decode("utf-8-sig", "replace")
-    mode, judge = form.text("mode") or _MODES[0], form.text("judge") or DEFAULT_JUDGE
-    filled = {"pairs": form.text("pairs"), "mode": mode, "judge": judge}
-    if not text.strip():
-        return await _page(console, request, reference, filled, "Paste responses, or choose a file of them.")
-    asked: dict[str, Any] = {
-        "groups": text, "rubric": version.reference, "reward": {"mode": mode}, "judge": judge,
-        "run": f"discriminate {version.reference}"[:256], "allow_retired": True,
-    }  # fmt: skip
-    try:
-        made = await console.service.running_operations().submit(project, "discriminate_rubrics", asked)
-    except ValueError as error:
-        return await _page(console, request, reference, filled, str(error))
-    return RedirectResponse(address("operation", id=made.id), 303)
-
-
-async def _page(
-    console: Console, request: Request, reference: str, filled: dict[str, str] | None = None, problem: str = ""
-) -> Response:
-    project = project_of(request)
-    version = await find_rubric(console.service.rubrics, project, reference)
-    own = [
-        one
-        for one in (await console.service.running_operations().list(project)).operations
-        if is_of_rubric(one, version.name)
-    ]
-    return console.page(
-        request, "discriminate.html.jinja", 422 if problem else 200, version=version, problem=problem, modes=_MODES,
-        filled=filled or {"pairs": "", "mode": _MODES[0], "judge": DEFAULT_JUDGE}, judges=console.service.names,
-        earlier=[(one, separation_of(one)) for one in own[:_EARLIER]],
+@router.get("/rubrics")
+async def rubrics(visit: Visit) -> Response:
+    """The rubrics of the project by name, found by the beginning of the name, a tag, or words in their criteria."""
+    prefix, tag, text = [visit.text(name) for name in ("prefix", "tag", "q")]
+    after = visit.text("after") or None
+    page = await reject_unknown_cursor(
+        visit.service.rubrics.list(
+            visit.project, prefix=prefix, tag=tag or None, text=text, after=after, limit=_RUBRICS_A_PAGE
+        )
+    )
+    next_href = address("rubrics", prefix=prefix, tag=tag, q=text, after=page.next_cursor) if page.next_cursor else ""
+    return visit.page(
+        "rubrics.html.jinja", rubrics=page.rubrics, prefix=prefix, tag=tag, q=text, after=after,
+        next_href=next_href, published=visit.whole_number("published"),
+        unchanged=visit.whole_number("unchanged") or 0,
     )  # fmt: skip
+
+
+@router.post("/rubrics/import", scope="rubrics:write", with_file=True)
+async def import_file(visit: Visit, form: Form) -> Response:
+    """Read a file. One rubric opens in the editor; several are listed, and published when the list is confirmed."""
+    confirmed = form.text("content")
+    file = UploadedFile(form.text("file_name"), confirmed.encode()) if confirmed else form.file("file")
+    if file is None:
+        raise InvalidRequest("file: choose a file of rubrics, or drop one on the field")
+    if len(file.content) > MAX_TEXT_BYTES:
+        raise TooLarge(
+            f"the file has more than {MAX_TEXT_BYTES >> 10} KiB; publish it with: adjudge rubrics import FILE"
+        )
+    texts = visit.service.readable_texts()
+
+    def work() -> tuple[RubricFile, Sequence[object]]:
+        read = texts.read(file.content, file.name)
+        return read, read.changes
+
+    read, not_kept = await run_in_thread(work)
+    found = read.rubrics
+    if len(found) > _MAX_IMPORTED:
+        many = f"the file has {len(found):,} rubrics, more than {_MAX_IMPORTED}"
+        raise InvalidRequest(f"file: {many}; publish it with: adjudge rubrics import FILE")
+    text = "" if read.problems else _text_of(file)
+    if len(found) == 1 and not confirmed:
+        newest = await visit.service.rubrics.find(visit.project, found[0].name)
+        return await editor(visit, found[0].name, text, newest)
+    if confirmed and not read.problems:
+        added = [(await publish_document(visit, one.name, one.document))[1] for one in found]
+        counts = {"published": sum(added), "unchanged": len(added) - sum(added)}
+        return RedirectResponse(address("rubrics", **counts), 303)
+    return await run_inline_or_in_thread(
+        len(file.content) > LARGE_CHARACTERS, visit.page, "rubric_import.html.jinja",
+        422 if read.problems else 200, file_name=file.name, read=read, not_kept=not_kept, content=text,
+    )  # fmt: skip
+
+
+def _text_of(file: UploadedFile) -> str:
+    try:
+        return file.content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidRequest("file: this is no text; publish it with: adjudge rubrics import FILE") from None
+
+
+MAX_TEXT_BYTES = 256 * 1024
+"""The size of a rubric's text in the editor, and of a file that a page imports."""
+
+_REASON: TypeAdapter[str] = TypeAdapter(Reason)
+_EXAMPLE = """criteria:
+  - id: answer
+    kind: factual
+    weight: 3
+    description: The final answer is 80 km/h.
+  - id: method
+    kind: process
+    description: Divides the distance by the time.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would be published: problems that prevent it, the difference to the version it is made from, and lint.
+
+    `not_kept` is what the text says and the rubric does not hold. `same` is true if the criteria are those of that
+    version.
+    """
+
+    problems: Sequence[object] = ()
+    rubric: NamedRubric | None = None
+    not_kept: Sequence[object] = ()
+    comparison: Comparison | None = None
+    findings: Sequence[LintFinding] = ()
+    same: bool = False
+
+
+@router.get("/rubric/edit", scope="rubrics:write")
+async def edit(visit: Visit) -> Response:
+    """The editor: for the next version of a rubric, or for a new one."""
+    reference = visit.text("reference")
+    if not reference:
+        return await editor(visit, "", _EXAMPLE, None)
+    version = await find_rubric(visit.service.rubrics, visit.project, reference)
+    content = RubricContent.model_construct(criteria=version.criteria)
+    text = await run_in_thread(visit.service.readable_texts().write, content)
+    return await editor(visit, version.name, text, version)
+
+
+@router.post("/rubric/preview", scope="rubrics:write")
+async def preview(visit: Visit, form: Form) -> Response:
+    """The editor again, with what publishing its text would change."""
+    return await editor(visit, form.text("name"), form.text("text"), await _parent(visit, form))
+
+
+@router.post("/rubric/publish", scope="rubrics:write")
+async def publish(visit: Visit, form: Form) -> Response:
+    """Publish the text, and show the version; the editor again if it cannot be published."""
+    name, text, parent = form.text("name").strip(), form.text("text"), await _parent(visit, form)
+    shown = await _preview(visit, text, parent)
+    problems = list(shown.problems)
+    if shown.rubric is not None:
+        try:
+            number = parent.version if parent is not None and parent.name == name else None
+            version, added = await publish_document(visit, name, shown.rubric.document, number)
+        except InvalidRequest as error:
+            problems = [f"{one.field}: {one.message}" for one in error.errors] or [error.detail]
+        else:
+            done = "published" if added else "unchanged"
+            return RedirectResponse(address("rubric", reference=version.reference, done=done), 303)
+    return await _editor_page(visit, name, text, parent, Preview(problems), 422)
+
+
+async def publish_document(
+    visit: Visit, name: str, document: RubricDocument, parent: int | None = None
+) -> tuple[RubricVersion, bool]:
+    """Publish a rubric as `POST /v1/rubrics/NAME/versions` does; returns the version, and whether it was added.
+
+    Raises:
+        InvalidRequest: the name or a pattern is invalid, or the parent does not exist.
+    """
+    project, content = visit.project, document.content
+    await refuse_unusable_criteria(visit.service.checker, project, content)
+    try:
+        return await visit.service.rubrics.publish(
+            project, name, content, metadata=document.metadata, tags=document.tags, lineage=document.lineage,
+            parent=parent,
+        )  # fmt: skip
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+async def editor(visit: Visit, name: str, text: str, parent: RubricVersion | None) -> Response:
+    """The editor with a text, and what publishing it would change."""
+    return await _editor_page(visit, name, text, parent, await _preview(visit, text, parent))
+
+
+async def _editor_page(
+    visit: Visit,
+    name: str,
+    text: str,
+    parent: RubricVersion | None,
+    shown: Preview,
+    status: int = 200,
+) -> Response:
+    criteria = shown.rubric.document.content.criteria if shown.rubric is not None else ()
+    criteria += parent.criteria if parent is not None else ()
+    return await run_inline_or_in_thread(
+        are_large(criteria) or len(text) > LARGE_CHARACTERS, visit.page, "rubric_edit.html.jinja", status,
+        name=name, text=text, parent=parent, preview=shown,
+    )  # fmt: skip
+
+
+async def _preview(visit: Visit, text: str, parent: RubricVersion | None) -> Preview:
+    if len(text) > MAX_TEXT_BYTES:
+        raise TooLarge(f"the text has more than {MAX_TEXT_BYTES:,} characters; use adjudge rubrics publish NAME FILE")
+    texts = visit.service.readable_texts()
+
+    def work() -> Preview:
+        read = texts.read(text.encode(), "rubric.yaml")
+        if len(read.rubrics) != 1:
+            several = f"the text has {len(read.rubrics):,} rubrics, and a version is one; import them as a file"
+            return Preview(read.problems or [several])
+        (rubric,) = read.rubrics
+        content = rubric.document.content
+        findings = texts.lint(content.criteria)
+        if parent is None:
+            return Preview((), rubric, read.changes, None, findings)
+        return Preview((), rubric, read.changes, compare(parent, content), findings, content.digest == parent.digest)
+
+    return await run_in_thread(work)
+
+
+async def _parent(visit: Visit, form: Form) -> RubricVersion | None:
+    """The version that the text was made from; None for a new rubric."""
+    reference = form.text("parent")
+    return await find_rubric(visit.service.rubrics, visit.project, reference) if reference else None
+
+
+# -- aliases and retirement
+
+
+@router.post("/rubric/alias", scope="rubrics:write")
+async def alias(visit: Visit, form: Form) -> Response:
+    """Point an alias to a version, or remove it; refused if it was moved since the page was made."""
+    rubrics, project = visit.service.rubrics, visit.project
+    (name, version), alias_name = _pinned(form), form.text("alias").strip()
+    at = form.text("expected")
+    expected = int(at) if at.isascii() and at.isdecimal() and len(at) < 10 else None
+    if form.text("remove"):
+        await changes.remove_alias(rubrics, project, name, alias_name, expected=expected or 0)
+        return _done(name, version, "removed")
+    await changes.move_alias(rubrics, project, name, alias_name, version, expected=expected)
+    return _done(name, version, "alias")
+
+
+@router.post("/rubric/retirement", scope="rubrics:write")
+async def retirement(visit: Visit, form: Form) -> Response:
+    """Retire a version with a reason, or restore it."""
+    name, version = _pinned(form)
+    reason = None
+    if not form.text("restore"):
+        try:
+            reason = _REASON.validate_python(form.text("reason"))
+        except ValidationError:
+            raise InvalidRequest("reason: say in at most 2,000 characters why, and what to use instead") from None
+    await changes.retire(visit.service.rubrics, visit.project, f"{name}@{version}", reason)
+    return _done(name, version, "restored" if reason is None else "retired")
+
+
+def _pinned(form: Form) -> tuple[str, int]:
+    """The name and the number of the version that a form is about."""
+    try:
+        reference = parse_reference(form.text("reference"))
+    except ValueError as error:
+        raise InvalidRequest(f"reference: {error}") from None
+    if reference.name is None or reference.version is None:
+        raise InvalidRequest("reference: name a version, such as math/primes@3")
+    return reference.name, reference.version
+
+
+def _done(name: str, version: int, what: str) -> Response:
+    return RedirectResponse(address("rubric", reference=f"{name}@{version}", done=what), 303)

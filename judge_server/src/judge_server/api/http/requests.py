@@ -24,10 +24,9 @@ from judge_server.bodies import (
     validated,
 )
 from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_field
+from judge_server.scheduling.checker import Checker, CheckOwner, CheckScheduler
 from judge_server.scheduling.time_sharing import run_in_thread
-from judge_server.verifiers import Checker
-from judge_server.verifiers.checker import CheckOwner, CheckScheduler
-from judge_server.worker_pool import WorkerExited, WorkerPool
+from judge_server.scheduling.worker_pool import WorkerExited, WorkerPool
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import RegexVerification
 from trainer_client.wire.tenants import Scope as KeyScope

@@ -17,8 +17,8 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
-from judge_server.engines.vllm.engine import VllmTokenizer
 from judge_server.engines.vllm.loading import Adapters
+from judge_server.engines.vllm.tokenizer import VllmTokenizer
 from judge_server.ports import (
     AnswerForm,
     Call,

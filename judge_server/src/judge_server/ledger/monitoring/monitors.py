@@ -3,7 +3,7 @@
 To add one, record a signal in `signals.py`, write a function here that reads it, and list it in `MONITORS`. A function
 gets the whole history that was read and yields its findings; it neither reads the ledger nor knows who asked.
 
-Trends over steps, their onset, and intervals of shares and correlations are computed here too.
+Trends over steps and their onset are computed here too.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from judge_server.intervals import wilson
+from judge_server.intervals import ROUNDING, correlation_interval, mean_interval, share_interval
 from judge_server.ledger.monitoring.signals import MET_FROM
 from judge_server.ports import RunReader
 from rubric_store.ledger.rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums
@@ -27,8 +27,6 @@ from trainer_client.wire.monitors import (
     MonitorThresholds,
     Severity,
 )
-
-_ROUNDING = 1e-12
 
 
 class Point(NamedTuple):
@@ -73,7 +71,7 @@ def trend(series: Sequence[Point]) -> Trend | None:
     mean = sum(w * t for w, t in zip(weights, steps, strict=True)) / total
     spread = sum(w * (t - mean) ** 2 for w, t in zip(weights, steps, strict=True))
     error = math.sqrt(max(0.0, left) / (len(series) - 2) / spread)
-    z = slope / error if error > _ROUNDING else math.copysign(math.inf, slope) if abs(slope) > _ROUNDING else 0.0
+    z = slope / error if error > ROUNDING else math.copysign(math.inf, slope) if abs(slope) > ROUNDING else 0.0
     return Trend(series, slope * (steps[-1] - steps[0]), z)
 
 
@@ -86,33 +84,6 @@ def _line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> t
     xy = sum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True))
     yy = sum(w * (b - mean_y) ** 2 for w, b in zip(weights, y, strict=True))
     return (xy / xx, yy - xy * xy / xx) if xx > 0 else (0.0, yy)
-
-
-def share_interval(successes: float, count: int, z: float) -> Interval:
-    """Return a share with Wilson's score interval; `count` must not be 0."""
-    low, high = wilson(successes, count, z)
-    return Interval(value=successes / count, low=low, high=high, n=count)
-
-
-def mean_interval(total: float, squares: float, count: int, z: float) -> Interval | None:
-    """Return a mean with its normal interval, from the sum and the sum of squares; None for fewer than two values."""
-    if count < 2:
-        return None
-    mean = total / count
-    variance = max(0.0, (squares - count * mean * mean) / (count - 1))
-    half = z * math.sqrt(variance / count)
-    return Interval(value=mean, low=mean - half, high=mean + half, n=count)
-
-
-def correlation_interval(xx: float, yy: float, xy: float, freedom: int, z: float) -> Interval | None:
-    """Return a correlation with Fisher's interval, from sums of products of deviations; None without variation."""
-    if freedom < 4 or xx <= _ROUNDING or yy <= _ROUNDING:
-        return None
-    r = max(-1.0, min(1.0, xy / math.sqrt(xx * yy)))
-    if abs(r) > 1 - _ROUNDING:
-        return Interval(value=r, low=r, high=r, n=freedom)
-    middle, half = math.atanh(r), z / math.sqrt(freedom - 2)
-    return Interval(value=r, low=math.tanh(middle - half), high=math.tanh(middle + half), n=freedom)
 
 
 FIRST_STEPS, HISTORY_STEPS = 10, 400

@@ -63,18 +63,12 @@ def read_dro_lines(text: str) -> RubricDocument:
 
 
 def write_dro(document: RubricDocument) -> str:
-    """Write the list as JSON.
-
-    Raises:
-        FormatError: a criterion's weight is not positive, or it is a pitfall: in this format a yes is always good.
-    """
-    criteria = document.content.criteria
-    if error := FormatError.of_criteria(criteria, _not_in_dro):
-        raise error
-    return dump_json([criterion.description for criterion in criteria])
+    """Write the list as JSON."""
+    return dump_json([criterion.description for criterion in document.content.criteria])
 
 
-def _not_in_dro(criterion: Criterion) -> Iterator[str]:
+def not_in_dro(criterion: Criterion) -> Iterator[str]:
+    """Why the format cannot hold a criterion: in it a yes is always good."""
     if criterion.weight <= 0 or criterion.kind == "pitfall":
         yield "in DRO's lists a yes is always good; reword it as a criterion with a positive weight"
 
@@ -124,25 +118,18 @@ def read_srar_lines(text: str) -> RubricDocument:
 
 
 def write_srar(document: RubricDocument) -> str:
-    """Write the tagged lines.
-
-    Raises:
-        FormatError: a criterion's kind has no tag, its text has several lines, or it is not a pitfall and its weight is
-            not positive.
-    """
-    criteria = document.content.criteria
-    if error := FormatError.of_criteria(criteria, _not_in_srar):
-        raise error
-    return "".join(f"<{one.kind.upper()}> {one.description}\n" for one in criteria)
+    """Write the tagged lines."""
+    return "".join(f"<{one.kind.upper()}> {one.description}\n" for one in document.content.criteria)
 
 
-def _not_in_srar(criterion: Criterion) -> Iterator[str]:
+def not_in_srar(criterion: Criterion) -> Iterator[str]:
+    """Why the format cannot hold a criterion: a kind without a tag, several lines, or a weight that is not positive."""
     if criterion.kind not in _KINDS:
         yield f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer"
     elif criterion.kind != "pitfall" and criterion.weight <= 0:
         yield f"SRaR cannot express a weight of 0 or less, and this one is {criterion.weight:g}"
     if set("\n\r") & set(criterion.description):
-        yield "SRaR has one line per criterion, and this one has several; write_srar it in one"
+        yield "SRaR has one line per criterion, and this one has several; write it in one"
 
 
 _FRONTIERSCIENCE_LINE = re.compile(

@@ -9,7 +9,6 @@ from pydantic import Field, ValidationError
 
 from rubric_store.formats.documents import (
     Changes,
-    FormatError,
     InvalidValueError,
     RubricDocument,
     find_list,
@@ -121,23 +120,17 @@ def read_rgr(value: object, changes: Changes) -> RubricDocument:
 
 
 def write_rgr(document: RubricDocument) -> str:
-    """Write the list as JSON.
-
-    Raises:
-        FormatError: a criterion is neither factual nor process, or its weight is not 1, 2, 3, 4 or 5.
-    """
-    criteria = document.content.criteria
-    if error := FormatError.of_criteria(criteria, _not_in_rgr):
-        raise error
+    """Write the list as JSON."""
     return dump_json(
         [
             {"description": f"{one.kind.title()} Criteria: {one.description}", "weight": int(one.weight)}
-            for one in criteria
+            for one in document.content.criteria
         ]
     )
 
 
-def _not_in_rgr(criterion: Criterion) -> Iterator[str]:
+def not_in_rgr(criterion: Criterion) -> Iterator[str]:
+    """Why the format cannot hold a criterion: another kind, or a weight other than 1, 2, 3, 4 or 5."""
     if criterion.kind not in ("factual", "process"):
         yield f"RGR has only factual and process criteria, and this one has kind {criterion.kind!r}"
     if not (MIN_RGR_WEIGHT <= criterion.weight <= MAX_RGR_WEIGHT and criterion.weight.is_integer()):
@@ -189,19 +182,13 @@ def read_grounded(value: object, changes: Changes) -> RubricDocument:
 
 
 def write_grounded(document: RubricDocument) -> str:
-    """Write the record as JSON, with all nine fields of every criterion.
-
-    Raises:
-        FormatError: a criterion has a negative weight, or is a pitfall: this format has no penalties.
-    """
-    criteria = document.content.criteria
-    if error := FormatError.of_criteria(criteria, _not_in_grounded):
-        raise error
+    """Write the record as JSON, with all nine fields of every criterion."""
     metadata = {key: value for key, value in (document.metadata or {}).items() if key in METADATA_FIELDS}
-    return dump_json({**metadata, "criteria": [_grounded_item(criterion) for criterion in criteria]})
+    return dump_json({**metadata, "criteria": [_grounded_item(criterion) for criterion in document.content.criteria]})
 
 
-def _not_in_grounded(criterion: Criterion) -> Iterator[str]:
+def not_in_grounded(criterion: Criterion) -> Iterator[str]:
+    """Why the format cannot hold a criterion: it has no penalties."""
     if criterion.weight < 0:
         yield f"Rubric-Grounded has no negative weights, and this one is {criterion.weight:g}"
     if criterion.kind == "pitfall":

@@ -369,7 +369,7 @@ async def calibrated_fingerprint(engine_url: str, name: str, content: Mapping[st
         update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
     )
     await prepare_store(settings)
-    app = build_app(settings, wait_for_judge=True)
+    app = build_app(settings, wait_for_judge=True, with_operations=False)
     async with app.router.lifespan_context(app):
         service: Service = app.state.service
         judge = service.ready_judge()

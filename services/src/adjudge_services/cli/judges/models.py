@@ -6,11 +6,11 @@ themselves are the business of `judge_server.models`.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -36,7 +36,7 @@ from judge_server.models import (
     models_dir,
     parse_model_reference,
 )
-from judge_server.models.candidates import SLOWEST, fits, recommended, this_machine, why_not_on_hub
+from judge_server.models.candidates import SLOWEST, Candidate, Fit, fits, recommended, this_machine, why_not_on_hub
 from judge_server.models.files import format_bytes
 
 _STYLES = {
@@ -131,55 +131,20 @@ def recommend(as_json: JsonOption = False) -> None:
         found = fits(machine, why_not_on_hub)
     chosen = recommended(found)
     if as_json:
-        models = [
-            {
-                "name": one.candidate.name,
-                "engine": one.candidate.engine_url,
-                "runner": one.candidate.runner,
-                "bytes": one.candidate.size,
-                "context": one.candidate.context,
-                "licence": one.candidate.licence,
-                "measured": one.candidate.measured or None,
-                "template": one.candidate.template or None,
-                "problem": one.problem or None,
-                "tokens_per_second": one.tokens_per_second,
-            }
-            for one in found
-        ]
         print_json(
             {
                 "machine": machine._asdict(),
                 "recommended": None if chosen is None else chosen.candidate.engine_url,
-                "models": models,
+                "models": [fit_json(one) for one in found],
             }
         )
         return
     print_line(f"This machine: {machine}.")
     if chosen is None:
         exit_with_error("no known model suits this machine; give an endpoint as the engine, such as openai://…")
-    one = chosen.candidate
-    out.print(f"[bold]Recommended: {escape(one.name)} in {one.runner}.[/]")
-    print_line(f"{one.measured or 'Untested here: larger and newer, so probably a better judge than the default'}.")
-    if chosen.tokens_per_second is not None:
-        print_line(
-            f"Estimated speed: {chosen.tokens_per_second:.0f} prompt tokens a second. Below {SLOWEST:.0f}, a smaller "
-            "model comes first."
-        )
-    for command in filter(None, (one.fetch_command, f"adjudge serve --engine {one.engine_url}")):
-        print_line(f"  {command}")
-    if one.template:
-        print_line(f"It expects a form of its own: ask with --template {one.template}.")
-    print_line("Before you train, compare the models that suit this machine on labels of your own:")
     suiting = [fit.candidate for fit in found if not fit.problem]
-    for other in suiting:
-        if other.fetch_command and other != one:
-            print_line(f"  {other.fetch_command}")
-    together = [own.engine_url for own in suiting if not own.template]
-    print_line(" \\\n    ".join(["  adjudge bakeoff labelled.jsonl", *[f"--judge {url}" for url in together]]))
-    for own in suiting:
-        if own.template:
-            compared = f"--template default --template {own.template}"
-            print_line(f"  adjudge bakeoff labelled.jsonl --judge {own.engine_url} {compared}")
+    show_recommended(chosen)
+    show_comparison(chosen.candidate, suiting)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "engine", "size", "context", "licence", "note"):
         table.add_column(title, justify="right" if title in ("size", "context") else "left", no_wrap=title != "note")
@@ -194,6 +159,52 @@ def recommend(as_json: JsonOption = False) -> None:
             left_out[fit.problem].append(f"{fit.candidate.name} in {fit.candidate.runner}")
     for problem, names in left_out.items():
         print_line(f"Left out ({problem}): {', '.join(names)}.", style="dim")
+
+
+def fit_json(one: Fit) -> dict[str, Any]:
+    """A candidate, and how it suits this machine, as JSON."""
+    return {
+        "name": one.candidate.name,
+        "engine": one.candidate.engine_url,
+        "runner": one.candidate.runner,
+        "bytes": one.candidate.size,
+        "context": one.candidate.context,
+        "licence": one.candidate.licence,
+        "measured": one.candidate.measured or None,
+        "template": one.candidate.template or None,
+        "problem": one.problem or None,
+        "tokens_per_second": one.tokens_per_second,
+    }
+
+
+def show_recommended(chosen: Fit) -> None:
+    """Print the recommended model, and the commands that fetch and serve it."""
+    one = chosen.candidate
+    out.print(f"[bold]Recommended: {escape(one.name)} in {one.runner}.[/]")
+    print_line(f"{one.measured or 'Untested here: larger and newer, so probably a better judge than the default'}.")
+    if chosen.tokens_per_second is not None:
+        print_line(
+            f"Estimated speed: {chosen.tokens_per_second:.0f} prompt tokens a second. Below {SLOWEST:.0f}, a smaller "
+            "model comes first."
+        )
+    for command in filter(None, (one.fetch_command, f"adjudge serve --engine {one.engine_url}")):
+        print_line(f"  {command}")
+    if one.template:
+        print_line(f"It expects a form of its own: ask with --template {one.template}.")
+
+
+def show_comparison(chosen: Candidate, suiting: Sequence[Candidate]) -> None:
+    """Print the commands that compare the models that suit this machine."""
+    print_line("Before you train, compare the models that suit this machine on labels of your own:")
+    for other in suiting:
+        if other.fetch_command and other != chosen:
+            print_line(f"  {other.fetch_command}")
+    together = [own.engine_url for own in suiting if not own.template]
+    print_line(" \\\n    ".join(["  adjudge bakeoff labelled.jsonl", *[f"--judge {url}" for url in together]]))
+    for own in suiting:
+        if own.template:
+            compared = f"--template default --template {own.template}"
+            print_line(f"  adjudge bakeoff labelled.jsonl --judge {own.engine_url} {compared}")
 
 
 def path(

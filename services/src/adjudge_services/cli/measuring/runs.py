@@ -25,7 +25,15 @@ from adjudge_services.cli.options import (
     ProjectOption,
     RunArgument,
 )
-from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize, print_json
+from adjudge_services.cli.output import (
+    exit_with_error,
+    format_number,
+    format_seconds,
+    format_share,
+    out,
+    pluralize,
+    print_json,
+)
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
 if not OPTIONS_ONLY:
@@ -175,8 +183,8 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
             escape(run.run or NO_RUN),
             _step(run.last_step),
             f"{run.responses:,}",
-            _number(run.mean_reward),
-            _share(run.failed, run.verdicts),
+            format_number(run.mean_reward),
+            format_share(run.failed, run.verdicts),
             _moment(run.last_at),
         )
     return table
@@ -200,19 +208,21 @@ def heading(report: RunReport, width: int) -> Group:
     for title, name in (("reward", "mean_reward"), ("declared", "mean_declared_reward")):
         if (mean := getattr(run, name)) is not None:
             table.add_row(title, f"{mean:.3f} on average{_reward_curve(report.steps, name, width)}")
-    table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} cached or shared")
+    table.add_row("verdicts", f"{run.verdicts:,}, {format_share(run.cached, run.verdicts)} cached or shared")
     if run.uncertain:
-        table.add_row("uncertain", f"{run.uncertain:,} ({_share(run.uncertain, run.verdicts)})")
+        table.add_row("uncertain", f"{run.uncertain:,} ({format_share(run.uncertain, run.verdicts)})")
     if run.left_out:
-        table.add_row("left out", f"{run.left_out:,} ({_share(run.left_out, run.verdicts + run.left_out)}), by dropout")
+        table.add_row(
+            "left out", f"{run.left_out:,} ({format_share(run.left_out, run.verdicts + run.left_out)}), by dropout"
+        )
     if run.failed:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in run.failures.items())
-        table.add_row("failed", f"[red]{run.failed:,}[/] ({_share(run.failed, run.verdicts)}): {kinds}")
+        table.add_row("failed", f"[red]{run.failed:,}[/] ({format_share(run.failed, run.verdicts)}): {kinds}")
     tokens = run.prompt_tokens_computed + run.prompt_tokens_reused
     table.add_row(
         "cost",
         f"{pluralize(run.judge_calls, 'judge call')}, {pluralize(tokens, 'prompt token')} of which "
-        f"{_share(run.prompt_tokens_reused, tokens)} reused; {format_seconds(run.mean_seconds)} a request",
+        f"{format_share(run.prompt_tokens_reused, tokens)} reused; {format_seconds(run.mean_seconds)} a request",
     )
     return Group(Text(run.run or NO_RUN, style="bold"), table)
 
@@ -229,10 +239,10 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
             _step(step.step),
             f"{step.responses:,}",
             _red_if(f"{step.unscored:,}", step.unscored),
-            _number(step.mean_reward),
-            _number(step.std_reward),
-            _red_if(_share(step.failed, step.verdicts), step.failed),
-            _share(step.cached, step.verdicts),
+            format_number(step.mean_reward),
+            format_number(step.std_reward),
+            _red_if(format_share(step.failed, step.verdicts), step.failed),
+            format_share(step.cached, step.verdicts),
             f"{step.judge_calls:,}",
             format_seconds(step.mean_seconds),
         )
@@ -265,11 +275,11 @@ def criteria_table(report: RunReport, width: int, corrected: CorrectedRates | No
         table.add_row(
             escape(figures.criterion),
             f"{figures.verdicts:,}",
-            _red_if(_share(figures.failed, figures.verdicts), figures.failed),
-            *([_share(figures.uncertain, figures.verdicts)] if doubts else []),
-            _percent(figures.pass_rate),
+            _red_if(format_share(figures.failed, figures.verdicts), figures.failed),
+            *([format_share(figures.uncertain, figures.verdicts)] if doubts else []),
+            format_number(figures.pass_rate, ".0%"),
             *([_interval(rates.get(figures.criterion))] if rates else []),
-            _number(figures.mean_score),
+            format_number(figures.mean_score),
             *([_sparkline(curve), _change(curve)] if has_curve else []),
         )
     return table
@@ -347,21 +357,6 @@ def _red_if(text: str, number: int) -> str:
 
 def _step(step: int | None) -> str:
     return "–" if step is None else str(step)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.0%}"
-
-
-def _share(part: int, whole: int) -> str:
-    """A share in percent; `<1%` for one above 0 that would round to 0."""
-    if not whole:
-        return "–"
-    return "<1%" if part and part / whole < 0.005 else f"{part / whole:.0%}"
 
 
 def _moment(at: datetime) -> str:

@@ -29,7 +29,7 @@ if not OPTIONS_ONLY:
     from sqlalchemy.exc import SQLAlchemyError
 
     from adjudge_services.settings import Settings
-    from adjudge_services.store import describe_schema_status, prepare_store
+    from adjudge_services.store import describe_schema_status, use_store
     from adjudge_services.wiring import register_bootstrap_key
     from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile
     from rubric_store import SQLLedger, migrations
@@ -147,9 +147,7 @@ def purge(
     if not yes and not typer.confirm(f"Delete {what} of project {project} from the ledger for good?"):
         exit_with_error("nothing was deleted")
     before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
-    settings = Settings()
-    asyncio.run(prepare_store(settings))
-    purged = purge_ledger(SQLLedger(settings.store_url), project, run, before)
+    purged = use_store(SQLLedger, lambda ledger: asyncio.to_thread(purge_ledger, ledger, project, run, before))
     print_line(
         f"deleted {purged.requests:,} requests with {purged.uses:,} uses, and {purged.verdicts:,} verdicts and "
         f"{purged.texts:,} texts that nothing refers to"
@@ -188,15 +186,13 @@ def retry(
 
     Exits with 1 if any row is still refused.
     """
-    settings = Settings()
-    quarantine = open_quarantine(settings)
+    quarantine = open_quarantine(Settings())
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
     if missing := sorted(set(files or ()) - {one.path.stem for one in quarantined}):
         exit_with_error(
             f"no such file is kept aside: {', '.join(missing)}. List the files with `adjudge ledger refused`"
         )
-    asyncio.run(prepare_store(settings))
-    still_refused = retry_files(SQLLedger(settings.store_url), quarantine, quarantined)
+    still_refused = use_store(SQLLedger, lambda ledger: asyncio.to_thread(retry_files, ledger, quarantine, quarantined))
     written = len(quarantined) - still_refused
     out.print(f"{written} of {len(quarantined)} files were written; {still_refused} are still refused")
     if still_refused:
@@ -281,14 +277,11 @@ def describe_file(quarantined: QuarantinedFile) -> Sequence[str]:
 def retry_files(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
     """Write quarantined rows again; return how many files still have refused rows."""
     still_refused = 0
-    try:
-        for one in quarantined:
-            refused = None if one.rows is None else ledger.salvage(one.rows)
-            still_refused += refused is None or bool(refused)
-            if refused is not None:
-                quarantine.replace(one, refused)
-    finally:
-        asyncio.run(ledger.close())
+    for one in quarantined:
+        refused = None if one.rows is None else ledger.salvage(one.rows)
+        still_refused += refused is None or bool(refused)
+        if refused is not None:
+            quarantine.replace(one, refused)
     return still_refused
 
 
@@ -296,7 +289,4 @@ def purge_ledger(ledger: SQLLedger, project: str, run: str | None, before: datet
     """Delete from the ledger, with progress on a terminal."""
     with show_progress(TextColumn("{task.completed:,} uses"), TimeElapsedColumn()) as progress:
         task = progress.add_task("deleting", total=None)
-        try:
-            return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))
-        finally:
-            asyncio.run(ledger.close())
+        return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))

@@ -29,7 +29,7 @@ if not OPTIONS_ONLY:
 
     from adjudge_services.judges import build_engine, judge_links
     from adjudge_services.settings import Settings
-    from adjudge_services.store import open_store, prepare_store
+    from adjudge_services.store import open_store
     from adjudge_services.wiring import check_queue, has_usable_key, keys_required
     from judge_server.engines.openai.engine import OpenAIEngine
     from judge_server.engines.openai.http import EndpointError
@@ -347,7 +347,6 @@ async def keys(settings: Settings) -> str:
     """Check that a usable key exists if keys are required."""
     if not keys_required(settings):
         return f"not required on {settings.host}"
-    await prepare_store(settings)
     if not await has_usable_key(settings):
         raise RuntimeError(
             f"on {settings.host} every request needs a key, and there is no usable one; create one with: "

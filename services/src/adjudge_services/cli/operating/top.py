@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import exit_with_error, format_seconds, out
+from adjudge_services.cli.output import exit_with_error, format_seconds, format_share, out
 
 if TYPE_CHECKING:
     import httpx2
@@ -112,11 +112,11 @@ def _service(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None
         if half is not None and most is not None:
             table.add_row(shown, f"p50 {format_seconds(half)}, p99 {format_seconds(most)}")
     hits, misses = (delta.sum("adjudge_cache_lookups_total", result=result) for result in ("hit", "miss"))
-    table.add_row("cache hits", _share(hits, hits + misses))
+    table.add_row("cache hits", format_share(hits, hits + misses))
     computed = delta.sum("adjudge_prompt_tokens_total", source="computed")
     reused = delta.sum("adjudge_prompt_tokens_total", source="reused")
     table.add_row(
-        "prompt tokens", f"{_rate(computed, seconds)} computed, {_share(reused, computed + reused)} of all reused"
+        "prompt tokens", f"{_rate(computed, seconds)} computed, {format_share(reused, computed + reused)} of all reused"
     )
     memory = now.sum("process_resident_memory_bytes")
     cpu = delta.sum("process_cpu_seconds_total")
@@ -142,7 +142,7 @@ def _runs(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -
             f"{waiting.get(run, 0.0):,.0f}",
             _number(delta.sum("adjudge_run_judgements_total", run=run), seconds),
             _number(computed + reused, seconds),
-            _share(reused, computed + reused),
+            format_share(reused, computed + reused),
         )
     return table
 
@@ -154,10 +154,6 @@ def _number(count: float, seconds: float | None) -> str:
 
 def _rate(count: float, seconds: float | None) -> str:
     return _number(count, seconds) + ("/s" if seconds else "")
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
 
 
 def top(

@@ -16,7 +16,15 @@ from rich.text import Text
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument
-from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_refused_lines, show_progress
+from adjudge_services.cli.output import (
+    exit_with_error,
+    file_name,
+    format_number,
+    out,
+    print_line,
+    print_refused_lines,
+    show_progress,
+)
 from trainer_client.wire import RewardOptions, RewardRequest
 
 if not OPTIONS_ONLY:
@@ -122,8 +130,9 @@ def _criteria_table(criteria: Sequence[CriterionSeparation], *, several: bool) -
             (one.reading, _COLOURS.get(one.reading, "dim")),
         )
         between = f"\n{one.interval[0]:+.2f} to {one.interval[1]:+.2f}" if one.interval else ""
-        difference = f"{_number(one.difference, signed=True)}{between}"
-        table.add_row(what, _number(one.good), _number(one.bad), difference, str(one.verdicts), str(one.failed or "–"))
+        means = [format_number(mean, ".2f") for mean in (one.good, one.bad)]
+        difference = f"{format_number(one.difference, '+.2f')}{between}"
+        table.add_row(what, *means, difference, str(one.verdicts), str(one.failed or "–"))
     return table
 
 
@@ -134,17 +143,13 @@ def _summary(found: Separation, rubrics: Mapping[str, int]) -> list[str]:
     lines = [
         f"[bold]good ranks above bad {found.ordered:.2f} of the time[/]{between}; 0.5 is chance; "
         f"{found.tied:.0%} of the pairs are tied",
-        f"mean reward of good {_number(found.mean_good)}, of bad {_number(found.mean_bad)}: "
+        f"mean reward of good {format_number(found.mean_good, '.2f')}, of bad {format_number(found.mean_bad, '.2f')}: "
         f"{found.good} good and {found.bad} bad responses to {found.prompts} prompts, {found.unscored} unscored",
     ]
     if sum(rubrics.values()) > 1:
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rubrics.items())
         lines.append(f"of {sum(rubrics.values())} rubrics: {counts}")
     return lines
-
-
-def _number(value: float | None, *, signed: bool = False) -> str:
-    return "–" if value is None else f"{value:+.2f}" if signed else f"{value:.2f}"
 
 
 async def judge_pairs(

@@ -1,7 +1,6 @@
 """`adjudge generate` and `adjudge rows`: have a model write rubrics, and turn them into training rows.
 
 The output folder of a run has operations of its own, so that a stopped run is continued from the folder of its results.
-The progress display is a bar, or occasional lines if standard error is not a terminal.
 
 `adjudge rubrics validate` has a judge check each criterion for validity, and stores its verdicts.
 """
@@ -12,7 +11,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
@@ -175,33 +174,22 @@ def validate(
         raise typer.Exit(1)
 
 
-class ProgressDisplay:
-    """Shows the progress of an operation."""
-
-    def __init__(self, activity: str, made: str, bar: Progress, task: TaskID) -> None:
-        self._activity = activity
-        self._made = made
-        self._bar = bar
-        self._task = task
-        self._last_line_at = time.monotonic()
-
-    def show(self, progress: OperationProgress) -> None:
-        """Update the bar, or print a line if the last one is old."""
-        about = _about(progress, self._made)
-        self._bar.update(
-            self._task, description=self._activity, completed=progress.done, total=progress.total, about=about
-        )
-        if self._bar.disable and time.monotonic() - self._last_line_at > _LINE_INTERVAL_S:
-            self._last_line_at = time.monotonic()
-            err.print(f"{progress.done} of {progress.total}  {about}")
-
-
 @contextmanager
-def show_operation(activity: str = "generating", made: str = "made") -> Iterator[ProgressDisplay]:
-    """Show progress in the block: a bar, or lines if standard error is not a terminal."""
+def show_operation(activity: str = "generating", made: str = "made") -> Iterator[Callable[[OperationProgress], None]]:
+    """Yield a function that shows the progress of an operation: a bar, or occasional lines without a terminal."""
     with show_progress(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}")) as bar:
         task = bar.add_task("loading the model", total=None, about="")
-        yield ProgressDisplay(activity, made, bar, task)
+        last_line_at = time.monotonic()
+
+        def show(progress: OperationProgress) -> None:
+            nonlocal last_line_at
+            about = _about(progress, made)
+            bar.update(task, description=activity, completed=progress.done, total=progress.total, about=about)
+            if bar.disable and time.monotonic() - last_line_at > _LINE_INTERVAL_S:
+                last_line_at = time.monotonic()
+                err.print(f"{progress.done} of {progress.total}  {about}")
+
+        yield show
 
 
 def _about(progress: OperationProgress, made: str) -> str:
@@ -344,9 +332,9 @@ async def generate_rubrics(
         folder = closing.enter_context(RunFolder(output))
         generator = await closing.enter_async_context(open_generator_of(request, rubrics))
         store = await closing.enter_async_context(command_store(folder.database))
-        shown = closing.enter_context(show_operation())
+        show = closing.enter_context(show_operation())
         writer = Writer(engine, await engine.start())
-        run = GenerationRun(request, generator, writer, folder, store, rubrics, report=shown.show)
+        run = GenerationRun(request, generator, writer, folder, store, rubrics, report=show)
         return await run.run()
 
 
@@ -503,7 +491,7 @@ async def _run(engine: Engine, store: RubricStore, pinned: Sequence[str]) -> tup
     """
     with (
         tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder,
-        show_operation("judging", "judged") as shown,
+        show_operation("judging", "judged") as show,
     ):
         writer = Writer(engine, await engine.start())
 
@@ -519,7 +507,7 @@ async def _run(engine: Engine, store: RubricStore, pinned: Sequence[str]) -> tup
             operation = await operations.submit(PROJECT_ID, "validate_rubrics", {"references": list(pinned)})
             async for now in attempts.follow(operations, operation):
                 operation = now
-                shown.show(now.progress)
+                show(now.progress)
             return operation, await _results(operations, operation.id)
 
 

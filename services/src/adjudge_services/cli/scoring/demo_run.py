@@ -26,7 +26,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.judges import build_judge
     from adjudge_services.settings import Settings
     from adjudge_services.store import prepare_store
-    from adjudge_services.wiring import start_recorder
+    from adjudge_services.wiring import running_recorder
     from judge_server.api import Service, create_app
     from judge_server.engines.scripted import ScriptedEngine
     from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
@@ -240,9 +240,7 @@ async def demo_service(settings: Settings) -> AsyncIterator[Service]:
         store, ledger = RubricStore(own.store_url), SQLLedger(own.store_url)
         closing.push_async_callback(store.close)
         closing.push_async_callback(ledger.close)
-        recorder = start_recorder(own, ledger)
-        if recorder is not None:
-            closing.push_async_callback(asyncio.to_thread, recorder.close)
+        recorder = await closing.enter_async_context(running_recorder(own, ledger))
         await judge.start()
         closing.push_async_callback(judge.close)
         yield Service(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,6 +35,29 @@ if not OPTIONS_ONLY:
     from trainer_client import AsyncClient
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which pairs or rows of a run are exported, and how they are written."""
+
+    by: Annotated[PairsBy, typer.Option(help="Whether a pair differs in its reward or on a criterion.")] = "total"
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Every pair of a prompt, instead of its best and its worst response.")
+    ] = False
+    min_margin: Annotated[float, typer.Option(min=0, help="Leave out pairs with a smaller margin.")] = 0.0
+    min_reward: Annotated[
+        float | None, typer.Option(help="Leave out responses with a smaller reward, for sft and best.")
+    ] = None
+    rubric: Annotated[str | None, typer.Option(help="Only responses under this rubric, such as name@3.")] = None
+    criterion: Annotated[str | None, typer.Option(help="Only this criterion, for verdicts and pairs by criterion.")] = (
+        None
+    )
+    first_step: FirstStepOption = None
+    last_step: LastStepOption = None
+    conversational: Annotated[
+        bool, typer.Option("--conversational", help="Write messages, even where prompts and responses are texts.")
+    ] = False
+
+
 def export(
     run: RunArgument,
     *,
@@ -44,23 +68,7 @@ def export(
             help="Preference pairs; sft, all rewarded responses; best, the best response of each prompt; verdicts.",
         ),
     ] = "pairs",
-    by: Annotated[PairsBy, typer.Option(help="Whether a pair differs in its reward or on a criterion.")] = "total",
-    all_pairs: Annotated[
-        bool, typer.Option("--all-pairs", help="Every pair of a prompt, instead of its best and its worst response.")
-    ] = False,
-    min_margin: Annotated[float, typer.Option(min=0, help="Leave out pairs with a smaller margin.")] = 0.0,
-    min_reward: Annotated[
-        float | None, typer.Option(help="Leave out responses with a smaller reward, for sft and best.")
-    ] = None,
-    rubric: Annotated[str | None, typer.Option(help="Only responses under this rubric, such as name@3.")] = None,
-    criterion: Annotated[
-        str | None, typer.Option(help="Only this criterion, for verdicts and pairs by criterion.")
-    ] = None,
-    first_step: FirstStepOption = None,
-    last_step: LastStepOption = None,
-    conversational: Annotated[
-        bool, typer.Option("--conversational", help="Write messages, even where prompts and responses are texts.")
-    ] = False,
+    chosen: Chosen,
     output: Annotated[
         Path | None,
         output_option("Write rows here, as JSONL or Parquet; else JSONL is printed.", rich_help_panel=OUTPUT),
@@ -74,19 +82,8 @@ def export(
     reward are in no pair, and are never the best of their prompt. Says what was left out, and exits with 1 if there is
     no row.
     """
-    part = {
-        "first_step": first_step,
-        "last_step": last_step,
-        "rubric": rubric,
-        "criterion": criterion,
-        "by": by,
-        "all_pairs": all_pairs,
-        "min_margin": min_margin,
-        "min_reward": min_reward,
-        "conversational": conversational,
-    }
     with RowOutput(output, columns_of, whole=True) as rows:
-        summary = asyncio.run(_write(export_parts(url, project, run, kind, part), rows))
+        summary = asyncio.run(_write(export_parts(url, project, run, kind, chosen), rows))
     err.print(f"{pluralize(summary.rows, 'row')} as {kind}, from {pluralize(summary.responses, 'response')}")
     for reason in left_out(summary):
         err.print(f"  left out: {reason}", markup=False)
@@ -95,22 +92,21 @@ def export(
 
 
 async def export_parts(
-    url: str | None, project: str, run: str, kind: ExportKind, part: Mapping[str, Any]
+    url: str | None, project: str, run: str, kind: ExportKind, chosen: Chosen
 ) -> AsyncGenerator[Row | ExportSummary, None]:
     """Export a run at a service, or from the database."""
     if url is not None:
-        async with AsyncClient(url) as client, aclosing(client.export(run, kind, **part)) as events:
+        async with AsyncClient(url) as client, aclosing(client.export(run, kind, **asdict(chosen))) as events:
             async for event in events:
                 if (found := event.row or event.summary) is not None:
                     yield found
         return
-    chosen = dict(part)
-    reference, steps = chosen.pop("rubric"), {"first": chosen.pop("first_step"), "last": chosen.pop("last_step")}
-    digest = None
-    if reference is not None:
+    fields = asdict(chosen)
+    fields |= {"first": fields.pop("first_step"), "last": fields.pop("last_step")}
+    if chosen.rubric is not None:
         async with open_store(RubricStore) as rubrics:
-            digest = digest_bytes(await digest_of_reference(rubrics, project, reference))
-    query = ExportQuery(project, run, kind, rubric=digest, **steps, **chosen)
+            fields["rubric"] = digest_bytes(await digest_of_reference(rubrics, project, chosen.rubric))
+    query = ExportQuery(project, run, kind, **fields)
     async with open_store(SQLLedger) as ledger, aclosing(exported(ledger, ledger, query)) as parts:
         async for one in parts:
             yield one

@@ -8,20 +8,17 @@ a model or communicate between ranks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from trainer_client.advantages import Scale, group_advantages
+from trainer_client.advantages import Array, Scale, group_advantages
 from trainer_client.rows.reading import WithoutRubric
 from trainer_client.scaffold import training_progress
 from trainer_client.wire import Criterion, ResponseReward, VerdictUse
 
 if TYPE_CHECKING:
     import torch
-
-Array = npt.NDArray[np.float64]
 
 FilterMetric = Literal["reward", "accuracy"]
 """What dynamic sampling compares within a group: the rewards, or whether responses are right."""
@@ -30,6 +27,14 @@ NO_ADVANTAGE = 1e-6
 """Advantages up to this size come from rounding: nothing that they are computed from differs in the group."""
 
 _ROUNDING = 1e-6
+
+
+_ItemT = TypeVar("_ItemT")
+
+
+def groups_of(size: int, items: Sequence[_ItemT]) -> list[Sequence[_ItemT]]:
+    """Return the groups of a batch, which are `size` consecutive items each."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from trainer_client.advantages import Array
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
     Gates,
@@ -26,7 +27,7 @@ from trainer_client.dro import (
 )
 from trainer_client.rows.reading import WithoutRubric
 from trainer_client.text.thinking import SplitRule, find_answer
-from trainer_client.trl.methods.base import Array, Method, Rollout
+from trainer_client.trl.methods.base import Method, Rollout
 
 GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]
 """Whether a group is accepted, and otherwise why it is rejected."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_client.advantages import ScaledBy, component_advantages
-from trainer_client.trl.methods.base import NO_ADVANTAGE, Array, Method, Rollout
+from trainer_client.advantages import Array, ScaledBy, component_advantages
+from trainer_client.trl.methods.base import NO_ADVANTAGE, Method, Rollout
 
 OTHER = "(other rewards and penalties)"
 """The component of all that is not the rubric's own reward."""

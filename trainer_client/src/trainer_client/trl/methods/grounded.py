@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from trainer_client.advantages import Baseline, Deviation, group_advantages
+from trainer_client.advantages import Array, Baseline, Deviation, group_advantages
 from trainer_client.losses import sequence_masked_weights
-from trainer_client.trl.methods.base import Array, Method, Rollout
+from trainer_client.trl.methods.base import Method, Rollout
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_client.advantages import StepVariant, stepwise_advantages
+from trainer_client.advantages import Array, StepVariant, stepwise_advantages
 from trainer_client.dropout import read_sample
 from trainer_client.rows.reading import WithoutRubric
 from trainer_client.steps import NO_STEP, step_deltas
-from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, ScoredResponse
+from trainer_client.trl.methods.base import FilterMetric, Method, Rollout, ScoredResponse
 from trainer_client.wire import CriterionKind
 
 

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from trainer_client.advantages import Array
 from trainer_client.text.offsets import TokenAlignment, TokenOffsets
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
-from trainer_client.trl.methods.base import NO_ADVANTAGE, Array
+from trainer_client.trl.methods.base import NO_ADVANTAGE, groups_of
 from trainer_client.trl.rollouts.certainty import CertaintyReader
 from trainer_client.trl.rollouts.generation import TOOL_MASK, GeneratedRows
 from trainer_client.trl.scoring.results import ScoredRow, SentResponse, judged_reward
@@ -52,7 +53,7 @@ class AdvantageBatch:
         all_rewards: list[float | None] = []
         kept: list[bool] = []
         unscored = uninformative = 0
-        groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
+        groups = groups_of(group_size, rollouts)
         advantages = method.batch_advantages(groups)
         for place, group in enumerate(groups):
             rewards = method.rewards(group)

@@ -114,9 +114,7 @@ class FrozenPolicy:
     def log_probabilities(self, compute: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> torch.Tensor:
         """Compute log pi of a micro-batch's tokens under the frozen model. B x T, without a gradient.
 
-        Args:
-            compute: TRL's `_get_per_token_logps_and_entropies`.
-            arguments, options: the arguments that TRL calls it with, without the model.
+        `compute` is TRL's `_get_per_token_logps_and_entropies`, and the rest its arguments without the model.
         """
         options = {**options, "compute_entropy": False, "compute_aux_loss": False}
         with torch.no_grad():
@@ -141,9 +139,7 @@ class ReflectionResult(NamedTuple):
 class Reflection:
     """Measures how certain a model is of a reference answer after the reasoning of each response.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        rule: finds where the answer begins in a response; see `trainer_client.text.thinking`.
+    The rule finds where the answer begins in a response; see `trainer_client.text.thinking`.
     """
 
     def __init__(self, tokenizer: Any, rule: SplitRule = find_answer) -> None:
@@ -154,8 +150,7 @@ class Reflection:
     def reference_tokens(self, reference: object) -> list[int]:
         """Return the T tokens of a reference answer, tokenized on its own; empty if it is None or blank.
 
-        Raises:
-            ValueError: the reference is neither text nor a number.
+        Raises ValueError if it is neither text nor a number.
         """
         text = reference_text(reference)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
@@ -164,13 +159,9 @@ class Reflection:
     def measure_certainty(
         self, model: Any, prompt: Sequence[int], responses: Sequence[Sequence[int]], reference: Sequence[int]
     ) -> list[ReflectionResult]:
-        """Measure the certainty after each of n responses to one prompt.
+        """Measure the certainty of a reference answer of T tokens after each of n responses to one prompt.
 
-        Args:
-            model: a causal language model of transformers.
-            prompt: the tokens of the prompt, at least one.
-            responses: n lists of tokens, as they were sampled.
-            reference: the T tokens of the reference answer, at least one.
+        Responses are lists of tokens, as they were sampled. Prompt and reference have at least one token.
         """
         parts = [self._split_tokens(ids) for ids in responses]
         pad = self._tokenizer.pad_token_id
@@ -197,8 +188,7 @@ class Reflection:
 def reference_text(reference: object) -> str:
     """Return a reference answer as the judge reads it, without surrounding whitespace; empty if there is none.
 
-    Raises:
-        ValueError: the reference is neither text nor a number.
+    Raises ValueError if it is neither text nor a number.
     """
     return (as_text("reference_answer", reference) or "").strip()
 

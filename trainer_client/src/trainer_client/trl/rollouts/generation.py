@@ -90,12 +90,7 @@ class RolloutGenerator:
     def sample(
         self, prompts: list[Any], inputs: Sequence[Mapping[str, Any]], generate: Callable[[list[Any]], GenerationOutput]
     ) -> SampledBatch:
-        """Generate a response for each row of this rank.
-
-        Args:
-            prompts, inputs: the prompts and columns of the rows.
-            generate: TRL's own `_generate`.
-        """
+        """Generate a response for each row of this rank, by TRL's own `_generate` or as the method requires."""
         training = self._trainer.model.training
         if training and isinstance(self._method, Ruscarl):
             return self._scaffolded(self._method, prompts, inputs)
@@ -161,10 +156,8 @@ class RolloutGenerator:
     def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
         """Generate one response to each prompt. Call it on all ranks, with equally many prompts.
 
-        Args:
-            prompts: the prompts to generate from.
-            rows: the row of this rank that each prompt belongs to.
-            num_padding: the number of prompts at the end that only pad the list to the same length on all ranks.
+        `rows` are the rows of this rank that the prompts belong to. The last `num_padding` prompts only pad the list to
+        the same length on all ranks.
         """
         generated: GenerationOutput = self._trainer.generate_each(prompts, rows, num_padding=num_padding)
         return generated
@@ -253,12 +246,6 @@ def refine_last(
 
     A group stays unchanged if its best response satisfies all criteria, if no criterion is known to fail, if no
     response has a reward, or if the refinement's prompt does not fit the model. The metrics count each case.
-
-    Args:
-        generator: judges and generates.
-        method: decides which criteria are assessed, and whether every group is refined.
-        prompts, inputs: the prompts and columns of this rank's rows.
-        generated: the sampled responses of these rows.
     """
     size = generator.group_size
     places = [generator.first(len(prompts)) + row for row in range(len(prompts))]
@@ -370,14 +357,10 @@ def select_environments(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
 def reset_environments(
     trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str, Any]], num_padding: int
 ) -> None:
-    """Reset a trainer's environments before responses are generated again.
+    """Reset the environments of these rows, within `select_environments`, before responses are generated again.
 
-    Args:
-        trainer: the trainer, within `select_environments` of these rows.
-        rows: rows of the batch.
-        inputs: the columns of all rows of the batch.
-        num_padding: the number of rows at the end that only pad the list to the same length on all ranks. They get new
-            environments, so that those of the batch stay unchanged.
+    The last `num_padding` rows only pad the list to the same length on all ranks. They get new environments, so that
+    those of the batch stay unchanged.
     """
     if not trainer.environments:
         return

@@ -23,6 +23,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
 from trainer_client.trl.methods import Rollout
+from trainer_client.trl.methods.base import groups_of
 from trainer_client.trl.rollouts.generation import COMPLETIONS, GenerationOutput, SampledBatch
 
 _COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
@@ -137,17 +138,13 @@ class Refiller:
     ) -> SampledBatch:
         """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
 
-        Args:
-            prompts, inputs: the prompts and columns of this rank's rows. Replacing groups changes both lists in place.
-            generate: TRL's own `_generate`.
-
-        Returns:
-            The completed batch. Get its scores from `take_scores`.
+        Replacing groups changes the prompts and columns of this rank's rows in place. The scores of the completed batch
+        are those of `take_scores`.
         """
         trainer, method = self._trainer, self._trainer.method
         columns, seen_keys = list(inputs[0]), set[str]()
         batch = current = self._round(prompts, inputs, generate)
-        self.groups = list(_groups(batch.rollouts, self._size))
+        self.groups = groups_of(self._size, batch.rollouts)
         size = len(self.groups)
         left = [place for place, group in enumerate(self.groups) if method.uninformative(group, trainer._memory)]
         num_informative, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
@@ -167,7 +164,7 @@ class Refiller:
             further = [self._columns(row, columns) for row in own]
             with _scoring_part_of_batch(batch_rows, rubric_rewards):
                 current = self._round([row["prompt"] for row in further], further, generate)
-            groups = list(_groups(current.rollouts, self._size))
+            groups = groups_of(self._size, current.rollouts)
             metrics.append((len(groups), current.sampled.metrics))
             self.groups += groups
             informative = [n for n, group in enumerate(groups) if not method.uninformative(group, trainer._memory)]
@@ -314,10 +311,6 @@ def _scoring_part_of_batch(batch_rows: int, rewards: Sequence[Any]) -> Iterator[
     finally:
         for reward in rewards:
             reward.batch_rows = 0
-
-
-def _groups(rollouts: Sequence[Rollout], size: int) -> Iterator[Sequence[Rollout]]:
-    return (rollouts[start : start + size] for start in range(0, len(rollouts), size))
 
 
 def _row_key(row: Mapping[str, Any], columns: Sequence[str]) -> str:

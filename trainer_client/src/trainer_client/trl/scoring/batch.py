@@ -59,25 +59,20 @@ class RankBatch:
     async def score(self, client: AsyncClient, pins: RubricPins, cache: RubricCache | None) -> None:
         """Judge all rows, or those for which the judge was away the last time.
 
-        Args:
-            cache: the cache for the criteria that rows were judged by; None if they are not needed.
-
-        Raises:
-            Exception: the first error of judging, of a reward function or of the work. A failure of the judge is not
-                raised.
+        With a cache, the criteria that rows were judged by are fetched. Raises the first error of judging, of a reward
+        function or of the work; a failure of the judge is not raised.
         """
         earlier, self._answers = self._answers, None  # after an error, everything is judged again
-        judging = self._judge(client, pins, cache, earlier)
         if self._extra_rewards is None:
-            count = len(self._read.responses)
+            work, count = self._work(), len(self._read.responses)
             answers, _, *extra_rewards = await _gather_or_cancel(
-                judging,
-                _run_cooperatively(self._work()),
+                self._judge(client, pins, cache, earlier),
+                _run_cooperatively(work),
                 *(call_extra_reward(function, self._arguments, count) for function in self._extra.functions),
             )
             self._extra_rewards = extra_rewards
         else:
-            answers = await judging
+            answers = await self._judge(client, pins, cache, earlier)
         self._answers = answers
         self.rows = self._scored_rows(answers, self._extra_rewards, cache)
         if unscored := self.unscored:
@@ -168,9 +163,8 @@ class RankBatch:
     def summary(self, pins: RubricPins, waited_s: float, *, compares_responses: bool) -> RankSummary:
         """Summarize the batch for the other ranks.
 
-        Args:
-            waited_s: how long this rank has waited for the judge, in seconds.
-            compares_responses: whether rewards depend on the other responses of a group, which may be split over ranks.
+        `waited_s` says how long this rank has waited for the judge, and `compares_responses` whether rewards depend on
+        the other responses of a group, which may be split over ranks.
         """
         assert self._answers is not None  # `score` raised otherwise
         return RankSummary(

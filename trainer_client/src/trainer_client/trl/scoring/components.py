@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any
 
+from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import component_names, component_weights
 from trainer_client.trl.scoring.context import TrainerContext
 from trainer_client.trl.scoring.extra_rewards import weighted_sum
@@ -24,11 +25,9 @@ PENALTIES = "penalties"
 
 
 class SharedJudging:
-    """Judges each batch once for all functions of a split.
+    """Judges each batch once, by a `RubricReward`, for all functions of a split.
 
-    Args:
-        whole: the `RubricReward` that judges.
-        named: the components that have a function of their own, other than `rest`.
+    `named` are the components that have a function of their own, other than `rest`.
     """
 
     def __init__(self, whole: Any, named: Collection[str]) -> None:
@@ -118,14 +117,9 @@ def component_functions(
 ) -> list[ComponentReward]:
     """Return a reward function for each component; `RubricReward.split` says which, and their order.
 
-    Args:
-        whole: the `RubricReward` that judges for all of them.
-        options: the mode, what the components are, and penalties.
-        criteria: the criteria of rows without a rubric of their own; None if there are none.
-        names: the components that get a function of their own; None for all.
-
-    Raises:
-        ValueError: the names are needed and not given, are not distinct, or leave a rest that has no reward.
+    `criteria` are those of rows without a rubric of their own, if there are any, and `names` the components that get a
+    function of their own; None for all. Raises ValueError if the names are needed and not given, are not distinct, or
+    leave a rest that has no reward.
     """
     if options.weighting == "contrast" and options.components != "tag":
         raise ValueError(
@@ -156,3 +150,23 @@ def component_functions(
     judging = SharedJudging(whole, named)
     functions = [ComponentReward(name, weights.get(name), judging) for name in wanted]
     return functions + ([ComponentReward(PENALTIES, 1.0, judging)] if options.has_penalties else [])
+
+
+def check_components(rows: Sequence[ScoredRow], named: Sequence[str], context: TrainerContext) -> None:
+    """Check that the functions of a split give every row the components of its reward.
+
+    Raises InvalidRequest if a row has a component without a function, or lacks one that the trainer would count as 0.
+    """
+    for number, row in enumerate(rows):
+        components = {} if row.answer is None else row.answer.components
+        other = next((name for name in components if name not in named), None)
+        if other is not None and REST not in named:
+            raise InvalidRequest(
+                f"row {number}: its rubric has the component {other!r}, for which split() made no function; name all "
+                f"components: split({[*named, other]})"
+            )
+        if context.never_leaves_out and not context.normalises_each_reward and None in components.values():
+            raise InvalidRequest(
+                f"row {number}: a component has no reward, so the row is left out, but TRL {context.never_leaves_out} "
+                "would count it as 0. Use TRL 1.6 or newer, or multi_objective_aggregation='normalize_then_sum'"
+            )

@@ -146,14 +146,7 @@ class TrainerContext:
         return frozenset(int(token) for token in (*eos, pad) if token is not None)
 
     def check_columns(self, judged: Collection[str]) -> None:
-        """Check that the trainer does not remove the columns that the judge sees.
-
-        Args:
-            judged: the names of these columns in a dataset.
-
-        Raises:
-            InvalidRequest: it removes some of them.
-        """
+        """Raise InvalidRequest if the trainer removes columns that the judge sees, by their names in a dataset."""
         if getattr(getattr(self._trainer, "args", None), "remove_unused_columns", False) is True:
             for kind in ("train_dataset", "eval_dataset"):
                 given = getattr(self._trainer, kind, None)
@@ -169,13 +162,9 @@ class TrainerContext:
         return size if isinstance(size, int) and size > 0 else None
 
     def check_whole_groups(self, rows: int) -> None:
-        """Check that the trainer gives this rank whole groups, if it is known how large they are.
+        """Check that the trainer gives this rank, which scores so many rows, whole groups, if their size is known.
 
-        Args:
-            rows: the number of responses that this rank scores.
-
-        Raises:
-            InvalidRequest: a group is split over several ranks.
+        Raises InvalidRequest if a group is split over several ranks.
         """
         size = self.group_size
         if rank() is not None and size is not None and rows % size:
@@ -213,14 +202,9 @@ class TrainerContext:
         return None if opened == "none" else opened
 
     def check_penalties(self, options: RewardKeywords, *, tokens: bool) -> None:
-        """Check that the caller provides what the requested penalties need.
+        """Check that the caller provides what the requested penalties need; `tokens` says if it provides tokens.
 
-        Args:
-            options: the judging options.
-            tokens: whether the caller provides the tokens of the responses.
-
-        Raises:
-            InvalidRequest: a penalty needs data that is missing.
+        Raises InvalidRequest if something is missing.
         """
         for name in ("length_penalty", "overlong_penalty"):
             if options.get(name) is not None and not tokens:
@@ -274,14 +258,9 @@ class TrainerContext:
 
 
 def refuse_removed_columns(datasets: Iterable[Any], judged: Collection[str]) -> None:
-    """Refuse datasets with columns that TRL's `remove_unused_columns=True` takes away before the judge sees them.
+    """Refuse datasets with judged columns that TRL's `remove_unused_columns=True` would take away.
 
-    Args:
-        datasets: the datasets; None for one that there is not.
-        judged: the names of the columns that the judge sees.
-
-    Raises:
-        InvalidRequest: a dataset has such columns.
+    A dataset may be None. Raises InvalidRequest.
     """
     for dataset in datasets:
         removed = [name for name in getattr(dataset, "column_names", None) or () if name in judged]

@@ -26,11 +26,9 @@ class RubricCache:
         return self._criteria.get(digest or "")
 
     async def fetch(self, client: AsyncClient, wanted: Mapping[str, str]) -> None:
-        """Fetch criteria that are not cached yet. Failures are logged, and the next call tries again.
+        """Fetch criteria that are not cached yet, by a reference for each digest.
 
-        Args:
-            client: a client of the service that judged.
-            wanted: a reference for each digest.
+        Failures are logged, and the next call tries again.
         """
         for digest, reference in wanted.items():
             if digest not in self._criteria:
@@ -46,17 +44,10 @@ class RubricCache:
         pins: RubricPins,
         seconds: float,
     ) -> list[tuple[Criterion, ...]]:
-        """Look up the criteria that rows will be judged by. This pins their references.
+        """Look up the criteria that rows will be judged by, which pins their references.
 
-        Args:
-            client: a client of the service that will judge.
-            column: each row's own rubric, or None.
-            default: the rubric of rows without one.
-            pins: the pins of the run.
-            seconds: the timeout of each lookup.
-
-        Returns:
-            The criteria of each row; empty if it has no rubric, or if the rubric cannot be fetched, which is logged.
+        `column` holds each row's own rubric, or None for the default, and `seconds` limits each lookup. A row has no
+        criteria if it has no rubric, or if the rubric cannot be fetched, which is logged.
         """
         rubrics = [
             None if given is not None and is_empty_rubric(given) else parse_rubric(given, drop_nulls=True) or default

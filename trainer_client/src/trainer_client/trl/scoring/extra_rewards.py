@@ -29,9 +29,8 @@ class ExtraRewards:
     def of(cls, functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> "ExtraRewards":
         """Check functions and weights, which are 1 each by default.
 
-        Raises:
-            TypeError: one is not a function. Reward models must be given to the trainer.
-            ValueError: there is not one finite weight for each.
+        Raises TypeError if one is not a function (reward models must be given to the trainer), and ValueError if there
+        is not one finite weight for each.
         """
         torch = sys.modules.get("torch")
         for function in functions:
@@ -52,8 +51,7 @@ class ExtraRewards:
 async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
     """Call a function and return its N rewards, None where it gives none. Log rewards that are not finite.
 
-    Raises:
-        ValueError: the function does not return N rewards.
+    Raises ValueError if it does not return N rewards.
     """
     given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
     name = _name(function)

@@ -9,7 +9,7 @@ from trainer_client._inputs import RubricOrReference
 from trainer_client.client.keywords import RewardKeywords
 from trainer_client.rows.tables import failure_kinds
 from trainer_client.text.thinking import JudgedContent, judged_content
-from trainer_client.wire import ZERO_POLICIES, Criterion, Response, ResponseReward
+from trainer_client.wire import ZERO_POLICIES, Criterion, PromptOpens, ReasoningPart, Response, ResponseReward
 from trainer_client.wire.judging import StepRule
 
 
@@ -68,6 +68,21 @@ class ScoredRow:
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: RewardKeywords = field(default_factory=RewardKeywords)
     component_weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def reasoning(self) -> ReasoningPart:
+        """The part of the response's thinking that was judged."""
+        return self.options.get("reasoning", "strip")
+
+    @property
+    def steps(self) -> StepRule:
+        """What the steps of the response are."""
+        return self.options.get("steps", "headings")
+
+    @property
+    def opens(self) -> PromptOpens | None:
+        """The tag of the thinking block that the prompt leaves open; None if that is not known."""
+        return self.options.get("prompt_opens")
 
     @property
     def text(self) -> str:
