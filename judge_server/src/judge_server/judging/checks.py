@@ -56,7 +56,7 @@ class GroupChecks:
         self._program_digests: dict[tuple[str, bool], bytes] = {}
 
     def steps(self, judged: JudgedContent) -> tuple[Step, ...]:
-        """Return the steps of a response, if somebody asks for them."""
+        """Return the steps of a response; none if neither the judge nor a program asks for them."""
         return steps_of(judged, self._rule) if self._stepwise or self.searches_steps else ()
 
     def planned(
