@@ -13,14 +13,12 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client.rewards import read_finite, read_finite_or_none
+from trainer_client.rewards import Reward, read_finite, read_finite_or_none
 from trainer_client.steps import NO_STEP
 
 __all__ = ["component_advantages", "group_advantages", "normalise_steps", "stepwise_advantages"]
 
 Array = npt.NDArray[np.float64]
-Reward = Any
-"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
 
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["std", "none"]

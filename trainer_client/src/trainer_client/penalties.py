@@ -7,9 +7,8 @@ a penalised reward may leave [0, 1].
 import math
 from typing import Any
 
-from trainer_client.advantages import Reward
 from trainer_client.modes import Explained, short
-from trainer_client.rewards import as_number, read_finite_or_none
+from trainer_client.rewards import Reward, as_number, read_finite_or_none
 from trainer_client.wire.rewards import RewardOptions
 
 

@@ -8,9 +8,8 @@ missed (section 2.3). The loss of a refined response is in `trainer_client.losse
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer_client.advantages import Reward
 from trainer_client.modes import Term
-from trainer_client.rewards import CriterionLike, Score, read_criteria, read_finite_or_none, read_scores
+from trainer_client.rewards import CriterionLike, Reward, Score, read_criteria, read_finite_or_none, read_scores
 from trainer_client.scaffold import (
     Chat,
     PromptCriterion,

@@ -111,6 +111,10 @@ def as_number(given: Any) -> float:
         return math.nan
 
 
+Reward = Any
+"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
+
+
 def read_finite(name: str, given: Any) -> float:
     """Convert a scalar to a float. Raises ValueError, which calls it `name`, if it is no finite number."""
     number = given if type(given) is float else as_number(given)

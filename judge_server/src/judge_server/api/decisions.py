@@ -401,7 +401,7 @@ def choice_answer(question: ChoiceQuestion, right: Sequence[float]) -> ChoiceAns
     shares = [one / total for one in right]
     best, options = max(shares), len(shares)
     return ChoiceAnswer(
-        choice=list(question.criteria)[shares.index(best)],
+        choice=list(question.criteria)[right.index(max(right))],  # division may round two shares to one
         confidence=1.0 if options == 1 else max(0.0, (options * best - 1) / (options - 1)),
         probabilities=dict(zip(question.criteria, shares, strict=True)),
     )

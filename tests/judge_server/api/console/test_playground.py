@@ -124,7 +124,7 @@ async def test_a_pasted_conversation_is_split_at_the_last_turn_of_the_policy(rec
 async def test_a_refused_request_returns_the_form_with_the_reason(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], status: int, told: str
 ) -> None:
-    monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
+    monkeypatch.setattr("judge_server.scheduling.checker.Checker.first_unusable", refuse_the_first)
     responses = fields.pop("response", ["Yes & no."])
     answer = await ask(recorded, *responses, **fields)
     text = checked(answer)

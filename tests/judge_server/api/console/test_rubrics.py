@@ -133,7 +133,7 @@ async def test_a_text_is_previewed_and_published(recorded: httpx2.AsyncClient) -
 async def test_an_invalid_rubric_is_refused_with_the_error_beside_its_text(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
 ) -> None:
-    monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
+    monkeypatch.setattr("judge_server.scheduling.checker.Checker.first_unusable", refuse_the_first)
     answer = await send(recorded, "rubric/publish", name=name, parent="", text=text)
     assert answer.status_code == 422
     shown = checked(answer)
