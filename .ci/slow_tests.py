@@ -23,7 +23,10 @@ COVERS = {
     "tests/deploy/test_image_contents.py": PACKAGING,
     "tests/judge_server/faults/test_database_outage.py": (*LEDGER, *DATABASE),
     "tests/judge_server/faults/test_engine_endpoints.py": (*REMOTE, "judge_server/src/judge_server/scheduling/"),
-    "tests/judge_server/faults/test_redis.py": ("judge_server/src/judge_server/cache",),
+    "tests/judge_server/faults/test_redis.py": (
+        "judge_server/src/judge_server/scoring/cache.py",
+        "judge_server/src/judge_server/resilient_redis.py",
+    ),
     "tests/judge_server/ledger/": LEDGER,
     "tests/judge_server/engines/pool/": (*REMOTE, "judge_server/src/judge_server/engines/"),
     "tests/judge_server/engines/openai/test_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
@@ -83,8 +86,18 @@ def covers_a_change(file: str, changes: list[str]) -> bool:
     return any(change == file or any(part in change for part in covered) for change in changes)
 
 
+def check_table() -> None:
+    """Exit with an error if `COVERS` names what no file's path has, as after a move."""
+    paths = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    missing = {begin for begin in COVERS if not any(path.startswith(begin) for path in paths)}
+    missing |= {part for parts in COVERS.values() for part in parts if not any(part in path for path in paths)}
+    if missing:
+        sys.exit(f".ci/slow_tests.py: no file's path has {', '.join(sorted(missing))}; name the new place in COVERS")
+
+
 def main() -> None:
     """Print the files of today; with `--changed PATH`, say by the exit status whether that path covers a change."""
+    check_table()
     if sys.argv[1:2] == ["--changed"]:
         sys.exit(0 if covers_a_change(sys.argv[2], read_changes()) else 1)
     day, changes, files = datetime.now(UTC).date(), read_changes(), find_slow_files()
