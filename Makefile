@@ -123,7 +123,7 @@ check: lint ## lint, and the tests of single parts, in a minute and a half; whol
 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)
 	@ADJUDGE_SCHEMATHESIS_EXAMPLES=50 ADJUDGE_SCHEMATHESIS_PHASES=examples,coverage,fuzzing,stateful \
-		$(BIN)/pytest -n0 tests/services/http/test_schemathesis.py
+		$(BIN)/pytest -n0 tests/services/api/test_schemathesis.py
 
 browser: $(STAMP) ## a Chromium for the browser tests and the pictures, from npm, if none is installed
 	@$(BIN)/python -m tests.browser.get_chromium

@@ -35,13 +35,13 @@ COVERS = {
     "tests/services/faults/test_ledger.py": LEDGER,
     "tests/services/faults/test_lost_packets.py": (*REMOTE, *DATABASE, "trainer_client/src/trainer_client/client/"),
     "tests/services/faults/test_upgrade_under_load.py": DATABASE,
-    "tests/services/http/test_decision_clients.py": ("judge_server/src/judge_server/api/decisions.py",),
-    "tests/services/http/test_generated_clients.py": (
+    "tests/services/api/test_decision_clients.py": ("judge_server/src/judge_server/api/decisions.py",),
+    "tests/services/api/test_generated_clients.py": (
         "judge_server/src/judge_server/api/",
         "trainer_client/src/trainer_client/wire/",
     ),
-    "tests/services/http/test_guarded_http.py": ("services/src/adjudge_services/http_server",),
-    "tests/services/http/test_schemathesis.py": (
+    "tests/services/api/test_guarded_http.py": ("services/src/adjudge_services/http_server",),
+    "tests/services/api/test_schemathesis.py": (
         "judge_server/src/judge_server/api/",
         "trainer_client/src/trainer_client/wire/",
     ),

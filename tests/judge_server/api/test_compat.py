@@ -1,7 +1,7 @@
 """`/v1/compat/openrlhf` and `/v1/compat/slime` with the requests of OpenRLHF 0.11.0 and slime 0.3.1, from their code.
 
 OpenRLHF: `SingleTurnAgentExecutor._fetch_rewards_via_http` in `openrlhf/utils/agent.py`. slime: `remote_rm` in
-`slime/rollout/rm_hub/__init__.py`. `tests/services/http/test_compat.py` sends the same over a socket to a real service.
+`slime/rollout/rm_hub/__init__.py`. `tests/services/api/test_compat.py` sends the same over a socket to a real service.
 """
 
 import json
