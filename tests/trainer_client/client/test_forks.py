@@ -217,10 +217,34 @@ async def test_a_client_blocks_where_an_event_loop_runs_as_in_a_notebook(url):
         assert (rewards_by_client(client, 7), rewards_by_stream(client, 8)) == (0.007, 0.008)
 
 
+@pytest.fixture
+def repeated_ctrl_c(service):
+    """Press Ctrl-C after the service is asked, again and again: one that comes just before a wait does not end it."""
+    noticed = threading.Event()
+    main = threading.get_ident()
+
+    def interrupt(*_):
+        if not noticed.is_set():
+            noticed.set()
+            raise KeyboardInterrupt
+
+    def press():
+        while not noticed.wait(0.2):
+            if service.asked:
+                signal.pthread_kill(main, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    yield
+    noticed.set()
+    pressing.join()
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("repeated_ctrl_c")
 def test_ctrl_c_ends_a_request_that_hangs(service):
     service.script(ScriptedReply(hang=True))
-    interrupt = threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
-    interrupt.start()
     with Client(service.url) as client, pytest.raises(KeyboardInterrupt):
         client.rubric("math/quadratics")
     assert service.hung_up.wait(10)
