@@ -23,6 +23,18 @@ async def until_it_has(made: Judge, tag: str) -> None:
             await asyncio.sleep(0.02)
 
 
+async def until_it_loads(made: Judge) -> None:
+    """Wait until a judge lets no request in, because it is to load other weights."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                async with made.executor.one_version(asyncio.get_running_loop().time()):
+                    pass
+            except NotReady:
+                return
+            await asyncio.sleep(0.02)
+
+
 async def test_all_judges_load_and_every_api_finds_out(tmp_path: Path) -> None:
     folder = adapters(tmp_path, "a")
     engines = ScriptedEngine(), ScriptedEngine()
@@ -49,7 +61,7 @@ async def test_a_request_of_another_api_is_never_judged_by_weights_that_it_was_n
         under_way = asyncio.create_task(reward(other, "R1."))
         await gated.busy()
         loading = asyncio.create_task(one.executor.load(WeightsOrder("v", "a")))
-        await asyncio.sleep(0.1)
+        await until_it_loads(served[0].judge)
         assert not loading.done()
         with pytest.raises(NotReady):  # the judge takes nothing for the weights before
             await reward(other, "R2.", deadline_s=8)

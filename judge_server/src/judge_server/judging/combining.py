@@ -221,7 +221,7 @@ class CombinedConfig(PreparedConfig):
     rule: CombinationRule = CascadeRule(Band(0.0, 1.0))
 
     @classmethod
-    def of(cls, members: Sequence[PreparedConfig], rule: CombinationRule) -> "CombinedConfig":
+    def of(cls, members: Sequence[PreparedConfig], rule: CombinationRule, model: str = "") -> "CombinedConfig":
         """Return the configuration of the whole, with its own fingerprint and no calibration."""
         first = members[0]
         return cls(
@@ -232,6 +232,7 @@ class CombinedConfig(PreparedConfig):
             declaration=first.declaration,
             min_choice_mass=first.min_choice_mass,
             members=tuple(members),
+            model=model,
             rule=rule,
         )
 

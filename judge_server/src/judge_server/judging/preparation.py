@@ -128,6 +128,7 @@ class Preparer:
             declaration,
             self._min_choice_mass,
             uncalibrated,
+            model=identity.model,
         )
 
     def _stored_for(self, identity: EngineIdentity, config: JudgingConfig, uncalibrated: str) -> Calibration | None:

@@ -138,6 +138,7 @@ class PreparedConfig:
     judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
     fingerprint that the judge would have without a calibration. `cache_salt` enters the digests of calls: verdicts are
     shared only between callers that have the same. `members` are the configurations of a cascade's or panel's judges.
+    `model` is the name of the model that it was prepared for, which may change before a request is answered.
     """
 
     config: JudgingConfig
@@ -151,6 +152,7 @@ class PreparedConfig:
     uncalibrated: str = ""
     cache_salt: str = ""
     members: tuple["PreparedConfig", ...] = ()
+    model: str = ""
 
     @property
     def wording(self) -> str:

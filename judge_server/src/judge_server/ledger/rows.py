@@ -153,7 +153,7 @@ class _RowBuilder:
                 None if entry.reward_rules is None else entry.reward_rules.reward.mode,
                 entry.prepared.config.protocol if entry.prepared else "",
                 entry.prepared.fingerprint if entry.prepared else None,
-                storable_text(entry.model) if entry.prepared else None,
+                storable_text(entry.prepared.model) if entry.prepared else None,
                 entry.request.judging.votes,
                 entry.uses,
                 outcomes.costs.calls,

@@ -219,7 +219,7 @@ class CombinedJudge:
         self._refuse_what_cannot_be_combined(config)
         members = [judge.prepared(config) for judge in self.judges]
         self._refuse_other_judges(config, members)
-        return CombinedConfig.of(members, self.rule)
+        return CombinedConfig.of(members, self.rule, self.identity.model)
 
     def refused_calibrations(self) -> list[str]:
         """Return the stored calibrations of members that were fitted for other weights than they have now."""

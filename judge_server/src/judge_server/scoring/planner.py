@@ -523,7 +523,6 @@ class JudgedRequest:
     request: RewardRequest | VerdictRequest
     request_id: str
     prepared: PreparedConfig | None
-    model: str
     groups: Sequence[PlannedGroup]
     outcomes: Outcomes
     rewards: Sequence[tuple[float | None, str]]

@@ -381,7 +381,6 @@ class Scorer:
                     request,
                     job.request_id,
                     job.prepared,
-                    self.judge.identity.model,
                     job.groups,
                     job.outcomes,
                     rewards=[(response.reward, response.status) for response in rewarded],

@@ -146,16 +146,16 @@ def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: Outcome
         [
             wire.JudgeMember(
                 judge=name,
-                model=member.identity.model,
+                model=own.model,
                 fingerprint=own.fingerprint,
                 calibration=_calibration_of(own),
                 usage=member_usage(outcomes.members.get(name, NO_MEMBER_COSTS)),
             )
-            for (name, member), own in zip(judge.members.items(), prepared.members, strict=True)
+            for name, own in zip(judge.members, prepared.members, strict=True)
         ]
     )
     return wire.JudgeInfo(
-        model=judge.identity.model,
+        model=prepared.model,
         protocol=prepared.config.protocol,
         fingerprint=prepared.fingerprint,
         withheld=prepared.declaration.withholds,
