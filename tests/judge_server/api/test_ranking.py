@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -16,7 +15,7 @@ from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
-from rubric_store import SQLLedger, migrations
+from rubric_store import SQLLedger
 from tests.judge_server import support
 from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.test_rewards import rewards
@@ -217,15 +216,6 @@ async def test_the_number_of_comparisons_is_bounded_before_anything_is_planned(s
     assert "makes 870 comparisons" in problem["detail"]
     assert "schedule 'swiss' or 'pivot'" in problem["detail"]
     assert (await rewards(http, ranking(*texts, schedule="pivot"))).usage.judge_calls == 58
-
-
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLLedger]:
-    url = f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
-    migrations.upgrade(url)
-    opened = SQLLedger(url)
-    yield opened
-    asyncio.run(opened.close())
 
 
 @pytest.mark.parametrize("schedule", ["all_pairs", "swiss", "pivot"])

@@ -1,7 +1,6 @@
 """Rubric dropout: a random subset of criteria is judged, and the mean reward over all subsets is the full one."""
 
 from itertools import combinations
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import recorded_page
 from judge_server.scoring.recompute import recompute
-from rubric_store import SQLLedger, migrations
+from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import STEPPED, request
@@ -179,53 +178,39 @@ def test_a_mode_that_is_not_linear_refuses_dropout_and_says_why(mode: str) -> No
 
 @pytest.mark.parametrize("use", ["verdict", "probability"])
 async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_rewards(
-    tmp_path: Path, use: str
+    ledger: SQLLedger, use: str
 ) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
-    migrations.upgrade(url)
-    ledger = SQLLedger(url)
-    try:
-        made = await scorer(SynchronousRecorder(ledger), some_fail)
-        rules = {"mode": "absolute_points", "use": use}
-        answer = await score(made, body(reward=rules, on_failure="skip"))
-        page = await recorded_page(ledger, UseFilter(PROJECT, "r", status="left_out", limit=100), texts=False)
-        recorded = {(v.group, v.verdict.criterion) for v in page.verdicts}
-        assert recorded == {(group.id, id_) for group in answer.groups for id_ in group.left_out}
-        report = await ledger.run(RunReportQuery(PROJECT, "r"))
-        assert report is not None
-        assert report.run.verdicts == 2 * 3 * (len(CRITERIA) - 3)
-        asked = RecomputeRequest.model_validate({"run": "r", "reward": rules, "on_failure": "skip"})
-        groups = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
-        assert [[r.reward for r in g.responses] for g in groups] == [
-            [r.reward for r in g.responses] for g in answer.groups
-        ]
-        gate = RecomputeRequest.model_validate({"run": "r", "reward": {"mode": "gate"}})
-        with pytest.raises(InvalidRequest, match=r"mode 'gate' .* not linear"):
-            [part async for part in recompute(ledger, gate, project_id=PROJECT)]
-    finally:
-        await ledger.close()
+    made = await scorer(SynchronousRecorder(ledger), some_fail)
+    rules = {"mode": "absolute_points", "use": use}
+    answer = await score(made, body(reward=rules, on_failure="skip"))
+    page = await recorded_page(ledger, UseFilter(PROJECT, "r", status="left_out", limit=100), texts=False)
+    recorded = {(v.group, v.verdict.criterion) for v in page.verdicts}
+    assert recorded == {(group.id, id_) for group in answer.groups for id_ in group.left_out}
+    report = await ledger.run(RunReportQuery(PROJECT, "r"))
+    assert report is not None
+    assert report.run.verdicts == 2 * 3 * (len(CRITERIA) - 3)
+    asked = RecomputeRequest.model_validate({"run": "r", "reward": rules, "on_failure": "skip"})
+    groups = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    assert [[r.reward for r in g.responses] for g in groups] == [[r.reward for r in g.responses] for g in answer.groups]
+    gate = RecomputeRequest.model_validate({"run": "r", "reward": {"mode": "gate"}})
+    with pytest.raises(InvalidRequest, match=r"mode 'gate' .* not linear"):
+        [part async for part in recompute(ledger, gate, project_id=PROJECT)]
 
 
-async def test_components_add_up_to_estimated_rewards_and_are_recomputed(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
-    migrations.upgrade(url)
-    ledger = SQLLedger(url)
-    try:
-        rules = {"mode": "absolute_points", "components": "kind"}
-        answer = await score(await scorer(SynchronousRecorder(ledger)), body(reward=rules))
-        for group in answer.groups:
-            assert group.left_out
-            assert group.component_weights == pytest.approx({"answer": 1 / 24, "point": 23 / 24})
-            for response in group.responses:
-                total = sum(group.component_weights[name] * (r or 0.0) for name, r in response.components.items())
-                assert total == pytest.approx(response.reward, abs=1e-9)
-        asked = RecomputeRequest.model_validate({"run": "r", "reward": rules})
-        groups = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
-        assert [(g.component_weights, [r.components for r in g.responses]) for g in groups] == [
-            (g.component_weights, [r.components for r in g.responses]) for g in answer.groups
-        ]
-    finally:
-        await ledger.close()
+async def test_components_add_up_to_estimated_rewards_and_are_recomputed(ledger: SQLLedger) -> None:
+    rules = {"mode": "absolute_points", "components": "kind"}
+    answer = await score(await scorer(SynchronousRecorder(ledger)), body(reward=rules))
+    for group in answer.groups:
+        assert group.left_out
+        assert group.component_weights == pytest.approx({"answer": 1 / 24, "point": 23 / 24})
+        for response in group.responses:
+            total = sum(group.component_weights[name] * (r or 0.0) for name, r in response.components.items())
+            assert total == pytest.approx(response.reward, abs=1e-9)
+    asked = RecomputeRequest.model_validate({"run": "r", "reward": rules})
+    groups = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    assert [(g.component_weights, [r.components for r in g.responses]) for g in groups] == [
+        (g.component_weights, [r.components for r in g.responses]) for g in answer.groups
+    ]
 
 
 async def test_step_deltas_agree_with_the_srar_method() -> None:

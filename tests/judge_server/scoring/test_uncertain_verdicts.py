@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
-from rubric_store import SQLLedger, migrations
+from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer
 from tests.judge_server.support import STEPPED, judge, request
@@ -171,47 +170,41 @@ async def test_a_judge_without_probabilities_cannot_be_uncertain() -> None:
         await score(made, body())
 
 
-async def test_the_ledger_records_uncertain_verdicts(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
-    migrations.upgrade(url)
-    ledger = SQLLedger(url)
-    try:
-        made = await scorer(SynchronousRecorder(ledger), half)
-        broken = {"id": "broken", "description": "Is broken."}
-        await score(made, body(*CRITERIA, broken, run="r", step=1, on_failure="skip", on_uncertain="skip"))
-        pages = [
-            await recorded_page(ledger, UseFilter(PROJECT, "r", status=status), texts=False)  # type: ignore[arg-type]
-            for status in ("ok", "uncertain", "failed", None)
-        ]
-        assert [[v.verdict.criterion for v in page.verdicts] for page in pages[:3]] == [
-            ["clear"],
-            ["doubtful"],
-            ["broken"],
-        ]
-        assert [v.verdict.status for v in pages[3].verdicts] == ["ok", "uncertain", "failed"]
-        doubtful = pages[1].verdicts[0].verdict
-        assert (doubtful.score, doubtful.probability) == (None, 0.5)
-        report = await ledger.run(RunReportQuery(PROJECT, "r"))
-        assert report is not None
-        assert (report.run.verdicts, report.run.failed, report.run.uncertain) == (3, 1, 1)
-        assert {c.criterion: (c.uncertain, c.pass_rate) for c in report.criteria} == {
-            "clear": (0, 1.0),
-            "doubtful": (1, None),
-            "broken": (0, None),
-        }
-        assert report.steps[0].uncertain == 1
-        for rules, reward in (
-            ({}, 1.0),
-            ({"on_uncertain": "null"}, None),
-            ({"uncertain_band": [0, 0]}, 1.0),
-            ({"uncertain_band": [0, 0.95], "on_uncertain": "zero"}, 0.0),
-        ):
-            asked = RecomputeRequest.model_validate({"run": "r", "on_failure": "skip", **rules})
-            parts = [part async for part in recompute(ledger, asked, project_id=PROJECT)]
-            (again,) = [part.responses[0] for part in parts if isinstance(part, RecomputedGroup)]
-            assert again.reward == reward
-    finally:
-        await ledger.close()
+async def test_the_ledger_records_uncertain_verdicts(ledger: SQLLedger) -> None:
+    made = await scorer(SynchronousRecorder(ledger), half)
+    broken = {"id": "broken", "description": "Is broken."}
+    await score(made, body(*CRITERIA, broken, run="r", step=1, on_failure="skip", on_uncertain="skip"))
+    pages = [
+        await recorded_page(ledger, UseFilter(PROJECT, "r", status=status), texts=False)  # type: ignore[arg-type]
+        for status in ("ok", "uncertain", "failed", None)
+    ]
+    assert [[v.verdict.criterion for v in page.verdicts] for page in pages[:3]] == [
+        ["clear"],
+        ["doubtful"],
+        ["broken"],
+    ]
+    assert [v.verdict.status for v in pages[3].verdicts] == ["ok", "uncertain", "failed"]
+    doubtful = pages[1].verdicts[0].verdict
+    assert (doubtful.score, doubtful.probability) == (None, 0.5)
+    report = await ledger.run(RunReportQuery(PROJECT, "r"))
+    assert report is not None
+    assert (report.run.verdicts, report.run.failed, report.run.uncertain) == (3, 1, 1)
+    assert {c.criterion: (c.uncertain, c.pass_rate) for c in report.criteria} == {
+        "clear": (0, 1.0),
+        "doubtful": (1, None),
+        "broken": (0, None),
+    }
+    assert report.steps[0].uncertain == 1
+    for rules, reward in (
+        ({}, 1.0),
+        ({"on_uncertain": "null"}, None),
+        ({"uncertain_band": [0, 0]}, 1.0),
+        ({"uncertain_band": [0, 0.95], "on_uncertain": "zero"}, 0.0),
+    ):
+        asked = RecomputeRequest.model_validate({"run": "r", "on_failure": "skip", **rules})
+        parts = [part async for part in recompute(ledger, asked, project_id=PROJECT)]
+        (again,) = [part.responses[0] for part in parts if isinstance(part, RecomputedGroup)]
+        assert again.reward == reward
 
 
 MISSING = st.sampled_from(["ok", "failed", "uncertain"])

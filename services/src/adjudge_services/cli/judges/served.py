@@ -25,6 +25,9 @@ OwnerOption = Annotated[str, typer.Option(help="Who holds the lease; the next on
 LeaseOption = Annotated[float, typer.Option("--lease-s", help="Seconds until the lease ends.")]
 
 
+_UNNAMED = "weights that have no name, or one that this key may not see"
+
+
 def sleep(
     judge: JudgeArgument = "default",
     owner: OwnerOption = "command line",
@@ -91,7 +94,7 @@ def weights(
 def _show(found: JudgeWeights) -> None:
     step = "" if found.step is None else f", step {found.step}"
     adapter = "" if found.adapter is None else f", adapter {found.adapter}"
-    name = found.version or "weights that have no name, or one that this key may not see"
+    name = found.version or _UNNAMED
     out.print(f"{found.judge} has {name}: {found.model}{adapter}{step}, tag {found.tag}", markup=False)
     if found.drift is not None:
         _show_drift(found.drift)
@@ -102,7 +105,7 @@ def _show(found: JudgeWeights) -> None:
 
 
 def _show_drift(drift: WeightsDrift) -> None:
-    since = drift.since or "weights that have no name, or one that this key may not see"
+    since = drift.since or _UNNAMED
     if drift.changed is None:
         out.print(f"no verdict on the control set can be compared with {since}", markup=False)
         return
