@@ -216,7 +216,7 @@ def _is_set(term: Term) -> bool:
 
 
 def _unwrapped(term: Term) -> tuple[str, Term] | None:
-    """Return the name and value of `x = 5`; the name is empty for `2 + 3 = 5`. None if a relation is no such one.
+    """Return the name and value of `x = 5`; the name is empty for `2 + 3 = 5`. None for any other relation.
 
     The value of `x = 1/3 ≈ 0.33` is 1/3. A name of several variables, as in `(x, y) = (1, 2)`, is a name too.
     """
@@ -306,7 +306,7 @@ class _Named(NamedTuple):
 
 
 def _values_of_one_name(term: Term) -> _Named | None:
-    """Return the name and the values of `x = 1 or x = 2`, or of `x = 1, 2`; None if an answer is no such list."""
+    """Return the name and the values of `x = 1 or x = 2`, or of `x = 1, 2`; None for any other answer."""
     names: list[str] = []
     values = []
     for item in _items(term):
@@ -442,7 +442,7 @@ def _ordered(spans: Sequence[_Span]) -> list[_Span] | None:
 
 
 def _spans(term: Term) -> _Set | None:
-    """Return the variable (or nothing) and the intervals of a set of numbers; None if a term is no such set."""
+    """Return the variable (or nothing) and the intervals of a set of numbers; None for any other term."""
     if term.head == "relation":
         return _relation_spans(term)
     if term.head == "interval" or (term.head == "tuple" and len(term.parts) == 2 and not term.text):

@@ -182,7 +182,7 @@ class _CompletionChoice(_ResponseModel):
 
 
 class _Usage(NamedTuple):
-    """The counts that a server reports; `_NO_COUNT` for what is no number, because counts decide no verdict."""
+    """The counts that a server reports; `_NO_COUNT` for anything that is not a number: counts never decide a verdict."""
 
     prompt: int
     cached: int
