@@ -332,7 +332,7 @@ def reward_verdicts(
     left out.
 
     Args:
-        criteria: the M criteria of the rubric; they are not read for `likert` and `outcome`.
+        criteria: the M criteria of the rubric; they do not enter the reward of `likert` and `outcome`.
         verdicts: the M verdicts on them, or the single one on the whole response.
         rules: the mode with its parameters, and the policies for failed and uncertain verdicts.
         facts: what else the formula may need.

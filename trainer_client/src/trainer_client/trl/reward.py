@@ -383,18 +383,26 @@ class RubricReward:
 
     def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
         """Return a copy that uses these settings wherever the user gave none."""
-        copy = object.__new__(type(self))
-        vars(copy).update(vars(self))
-        copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
-        copy._options, copy._client = {**options, **self._options}, own_client(self._client)
-        copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
+        copy = self._copy(
+            _mode=self._mode or mode,
+            _on_failure=self._on_failure or on_failure,
+            _options={**options, **self._options},
+            _client=own_client(self._client),
+            _pins=RubricPins(self._pins.state()),
+            _tracked_criteria=set(),
+            _warned=set(),
+        )
         copy._config().check()
         return copy
 
     def without_extra_rewards(self) -> Self:
         """Return a copy without the extra reward functions. It shares the pins of this one."""
+        return self._copy(_extra=ExtraRewards())
+
+    def _copy(self, **attributes: Any) -> Self:
+        """Return a shallow copy with some attributes replaced."""
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _extra=ExtraRewards())
+        vars(copy).update(vars(self), **attributes)
         return copy
 
     def split(self, names: Sequence[str] | None = None) -> list[ComponentReward]:
@@ -434,8 +442,7 @@ class RubricReward:
             raise ValueError("extra_rewards belong to no component; give them to the trainer, beside these functions")
         fields = {name: value for name, value in self._options.items() if name in RewardOptions.model_fields}
         options = RewardOptions.model_validate(fields | {"mode": self.mode})
-        whole = object.__new__(type(self))
-        vars(whole).update(vars(self), _warned=set(), _tracked_criteria=set())
+        whole = self._copy(_warned=set(), _tracked_criteria=set())
         functions = component_functions(whole, options, self._default_criteria(), names)
         whole._components = [function.component for function in functions if function.component != PENALTIES]
         return functions

@@ -342,11 +342,10 @@ class RubricGRPOTrainer(GRPOTrainer):
             self._metrics["train" if self.model.training else "eval"][name].append(value)
 
     def _log_loss_metrics(self, logps: torch.Tensor, inputs: dict[str, Any]) -> None:
-        mode = "train" if self.model.training else "eval"
         for name, (total, count) in self.method.loss_metrics(logps, inputs).items():
             sums = self.accelerator.reduce(torch.stack([total.float(), count.float()]), reduction="sum")
             if sums[1] > 0:
-                self._metrics[mode][name].append((sums[0] / sums[1]).item())
+                self._add_metrics({name: (sums[0] / sums[1]).item()})
 
     def _required_columns(self, names: Sequence[str]) -> list[int]:
         """Return the reward columns without which a response is left out: the rubric's, and those named."""

@@ -37,21 +37,6 @@ from trainer_client.wire.rewards import (
     OverlongPenalty as OverlongPenalty,
     RankingReport as RankingReport,
     RankingSchedule as RankingSchedule,
-)
-from trainer_client.wire.runs import (
-    CriterionFigures as CriterionFigures,
-    JudgingFigures as JudgingFigures,
-    RunPage as RunPage,
-    RunReport as RunReport,
-    RunStep as RunStep,
-    RunSummary as RunSummary,
-)
-from trainer_client.wire.problems import (
-    FieldError as FieldError,
-    Problem as Problem,
-    ProblemType as ProblemType,
-)
-from trainer_client.wire.rewards import (
     COMPARES_RESPONSES as COMPARES_RESPONSES,
     ComponentsBy as ComponentsBy,
     NEEDS_NO_RUBRIC as NEEDS_NO_RUBRIC,
@@ -72,6 +57,19 @@ from trainer_client.wire.rewards import (
     UncertainPolicy as UncertainPolicy,
     needs_whole_groups as needs_whole_groups,
 )
+from trainer_client.wire.runs import (
+    CriterionFigures as CriterionFigures,
+    JudgingFigures as JudgingFigures,
+    RunPage as RunPage,
+    RunReport as RunReport,
+    RunStep as RunStep,
+    RunSummary as RunSummary,
+)
+from trainer_client.wire.problems import (
+    FieldError as FieldError,
+    Problem as Problem,
+    ProblemType as ProblemType,
+)
 from trainer_client.wire.verdicts import (
     YES_NO_PROTOCOLS as YES_NO_PROTOCOLS,
     Failure as Failure,
@@ -85,6 +83,19 @@ from trainer_client.wire.verdicts import (
     VerdictMethod as VerdictMethod,
     VerdictStatus as VerdictStatus,
     VerdictUse as VerdictUse,
+    JudgeInfo as JudgeInfo,
+    JudgeMember as JudgeMember,
+    MemberUsage as MemberUsage,
+    Usage as Usage,
+    Comparison as Comparison,
+    ComparisonAnswer as ComparisonAnswer,
+    ComparisonRequest as ComparisonRequest,
+    GroupVerdicts as GroupVerdicts,
+    OrderVerdict as OrderVerdict,
+    Pair as Pair,
+    ResponseVerdicts as ResponseVerdicts,
+    VerdictAnswer as VerdictAnswer,
+    VerdictRequest as VerdictRequest,
 )
 from trainer_client.wire.rubrics import (
     AliasMove as AliasMove,
@@ -115,21 +126,4 @@ from trainer_client.wire.rubrics import (
     TagSet as TagSet,
     VersionSummary as VersionSummary,
     parse_reference as parse_reference,
-)
-from trainer_client.wire.verdicts import (
-    JudgeInfo as JudgeInfo,
-    JudgeMember as JudgeMember,
-    MemberUsage as MemberUsage,
-    Usage as Usage,
-)
-from trainer_client.wire.verdicts import (
-    Comparison as Comparison,
-    ComparisonAnswer as ComparisonAnswer,
-    ComparisonRequest as ComparisonRequest,
-    GroupVerdicts as GroupVerdicts,
-    OrderVerdict as OrderVerdict,
-    Pair as Pair,
-    ResponseVerdicts as ResponseVerdicts,
-    VerdictAnswer as VerdictAnswer,
-    VerdictRequest as VerdictRequest,
 )

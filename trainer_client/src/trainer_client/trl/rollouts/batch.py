@@ -196,9 +196,8 @@ class StepReader:
                 read.append(rollout)
                 continue
             steps = [(step.number, step.start, step.end) for step in row.answer.steps]
-            sent = row.sent
-            turns = turn_spans(len(ids), self._mask(place), sent.turns) if sent.steps == "turns" else None
-            spans = step_spans(sent.steps, steps, alignment, turns)
+            turns = turn_spans(len(ids), self._mask(place), row.sent.turns) if row.steps == "turns" else None
+            spans = step_spans(row.steps, steps, alignment, turns)
             unaligned += spans is None
             deltas = self._method.deltas(ScoredResponse(row.answer, row.criteria, self._reward.use))
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))

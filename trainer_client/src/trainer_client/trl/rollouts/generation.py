@@ -33,7 +33,7 @@ from trainer_client.wire.runs import SELF_INTERNALIZATION_GAP
 
 GenerationOutput = tuple[Any, ...]
 """The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
-_COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
+COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
 
 
 class GeneratedRows(NamedTuple):
@@ -286,7 +286,7 @@ def _judge(
     return generator.judge(
         [prompts[row] for row in rows],
         [generated[COMPLETIONS][row] for row in rows],
-        [generated[_COMPLETION_IDS][row] for row in rows],
+        [generated[COMPLETION_IDS][row] for row in rows],
         columns,
     )
 
@@ -326,7 +326,7 @@ def _generate(
         [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
     )
     result = list(generated)
-    for column in (_COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS):
+    for column in (COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS):
         if result[column] is not None:
             result[column] = list(result[column])
             for place, row in enumerate(fitting_prompts):

@@ -24,9 +24,9 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 
 from trainer_client.trl.methods import Rollout
 from trainer_client.trl.methods.base import groups_of
-from trainer_client.trl.rollouts.generation import COMPLETIONS, GenerationOutput, SampledBatch
+from trainer_client.trl.rollouts.generation import COMPLETION_IDS, COMPLETIONS, GenerationOutput, SampledBatch
 
-_COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
+_EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 5, 6, 7
 _PER_RESPONSE_FIELDS = (0, 1, 2, 3, 4)
 """The fields of `GenerationOutput` with one entry per response."""
 
@@ -250,7 +250,7 @@ class Refiller:
             row.update(row_added)
         generated[_EXTRA_FIELDS] = {}
         trainer._sampled = sampled = replace(sampled, generated=_as_lists(generated))
-        rewards = trainer._calculate_rewards(inputs, prompts, generated[COMPLETIONS], generated[_COMPLETION_IDS])
+        rewards = trainer._calculate_rewards(inputs, prompts, generated[COMPLETIONS], generated[COMPLETION_IDS])
         columns = dict(trainer._pending_extra_logs)
         trainer._pending_extra_logs.clear()
         logged = {name: list(values) for name, values in columns.items() if len(values) == len(inputs)}
