@@ -30,7 +30,7 @@ from it, and rows from before calibration have none."""
 _ROWS_A_STATEMENT = 400
 _ROWS_COPIED_AT_ONCE = 64
 _KEYED_BY_DIGEST = frozenset({tables.texts.name, tables.verdicts.name})
-_digest = itemgetter(1)
+_project_and_digest = itemgetter(0, 1)
 _LOCK = 7_233_188_020_411_973_002
 """PostgreSQL advisory lock: writers share it; deleting unreferenced rows holds it exclusively."""
 
@@ -131,7 +131,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     Most of the cost is passing values, so a value that all rows of a statement share is passed once.
     """
     if table.name in _KEYED_BY_DIGEST:
-        rows = sorted(rows, key=_digest)
+        rows = sorted(rows, key=_project_and_digest)
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):

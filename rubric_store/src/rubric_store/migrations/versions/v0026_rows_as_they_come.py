@@ -38,5 +38,5 @@ def _copy(name: str, statement: str) -> None:
     before = f"{name}_before"
     op.rename_table(name, before)
     op.get_bind().exec_driver_sql(statement)
-    op.get_bind().exec_driver_sql(f"INSERT INTO {name} SELECT * FROM {before}")  # noqa: S608 - no user's text
+    op.get_bind().exec_driver_sql(f"INSERT INTO {name} SELECT * FROM {before} ORDER BY project_id, digest")  # noqa: S608 - no user's text
     op.drop_table(before)
