@@ -165,6 +165,7 @@ async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey,
 
     Raises:
         ValueError: the text does not have the form of a key, or another key has its id.
+        StartError: the store cannot be used.
     """
     key_id = parse_key_id(text)
     if key_id is None:

@@ -14,8 +14,7 @@ from fastapi import Header, Path, Request, Response
 
 from judge_server.api.auth import identity_of, project_of, require_permission
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import api_router
-from judge_server.api.scoring import prepare
+from judge_server.api.http.requests import api_router, refuse_unusable_patterns
 from judge_server.api.service import Service, service_of
 from judge_server.errors import (
     CannotLoad,
@@ -173,7 +172,10 @@ async def _control(request: Request, name: str, body: WeightsChange) -> VerdictR
     if body.control.judge not in ("default", name):
         raise invalid_field("control.judge", f"the control set is judged by {name!r}; leave out its judge")
     control = body.control.model_copy(update={"judge": name, "fresh": False})
-    await prepare(request, control)  # what cannot be judged is refused before anything is loaded
+    service, own = service_of(request), [group.rubric for group in control.groups]
+    await refuse_unusable_patterns(
+        service.checker, project_of(request), control.rubric, own, deadline_s=control.deadline_s
+    )
     return control
 
 
@@ -193,8 +195,9 @@ async def _baseline(request: Request, name: str, control: VerdictRequest) -> Bas
 
 
 async def _judged(request: Request, control: VerdictRequest) -> VerdictAnswer:
-    scorer, ids = await prepare(request, control)
-    return await scorer.verdicts(control, **ids)
+    service = service_of(request)
+    scorer = service.scorer(control.judge, service.recorder)
+    return await scorer.verdicts(control, request_id=request.state.request_id, project_id=project_of(request))
 
 
 def _expected(if_match: str | None) -> str | None:

@@ -423,9 +423,6 @@ async def write_measures(
 
 router = api_router("ledger", "read", "labels:write")
 
-_EXAMPLE = {"run": "llama-srar-3", "labels": [{"verdict": "AAYVmZmZmZmZAAAAAAAAAQAAAAAAAAAB", "met": False}]}
-
-
 _LABELLED_GROUP = {
     "type": "object",
     "required": ["id", "prompt", "responses", "rubric", "labels"],

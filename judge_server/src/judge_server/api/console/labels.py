@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
-from judge_server.api.console.forms import (
-    Form,
-)
+from judge_server.api.console.forms import Form
 from judge_server.api.console.rendering import PageRouter, Visit, address
 from judge_server.api.console.responses import TEXT_LIMIT, ShownResponse, read_criteria, response_address
 from judge_server.api.console.runs import read_report

@@ -7,9 +7,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from judge_server.api.console.charts import (
-    sparkline,
-)
+from judge_server.api.console.charts import sparkline
 from judge_server.api.console.rendering import PageRouter, Visit, address, csv_response
 from judge_server.api.console.run_charts import CHANGE_STEPS, Changes, OtherRun, RunView, read_changes
 from judge_server.api.http.requests import reject_unknown_cursor

@@ -29,7 +29,7 @@ if not OPTIONS_ONLY:
     from sqlalchemy.exc import SQLAlchemyError
 
     from adjudge_services.settings import Settings
-    from adjudge_services.store import describe_schema_status, use_store
+    from adjudge_services.store import StartError, describe_schema_status, use_store
     from adjudge_services.wiring import register_bootstrap_key
     from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile
     from rubric_store import SQLLedger, migrations
@@ -54,7 +54,7 @@ def migrate(context: typer.Context) -> None:
     if settings.bootstrap_key is not None:
         try:
             key, is_new = asyncio.run(register_bootstrap_key(settings, settings.bootstrap_key.get_secret_value()))
-        except (LookupError, ValueError, OSError, SQLAlchemyError) as error:
+        except (StartError, LookupError, ValueError, OSError, SQLAlchemyError) as error:
             exit_with_error(f"the key in ADJUDGE_BOOTSTRAP_KEY was not stored: {error}")
         state = "is stored" if is_new else f"was stored before, and is {key.state_at(datetime.now(UTC))}"
         out.print(f"bootstrap key {key.id} {state}")
