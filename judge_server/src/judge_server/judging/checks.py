@@ -38,7 +38,6 @@ class GroupChecks:
     Attributes:
         programs: the verification of each criterion; None if the judge is asked.
         verified: the criteria that programs verify, each with its verification.
-        searches_steps: whether one of them is about a step.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class GroupChecks:
         self.verified = [
             (c, program) for c, program in zip(criteria, self.programs, strict=True) if program is not None
         ]
-        self.searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
+        self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._truth = context.ground_truth
         self._true_answer = stated_answer(self._truth) if self.verified and self._truth is not None else None
         self._rule = rule
@@ -57,7 +56,7 @@ class GroupChecks:
 
     def steps(self, judged: JudgedContent) -> tuple[Step, ...]:
         """Return the steps of a response; none if neither the judge nor a program asks for them."""
-        return steps_of(judged, self._rule) if self._stepwise or self.searches_steps else ()
+        return steps_of(judged, self._rule) if self._stepwise or self._searches_steps else ()
 
     def planned(
         self, judged: JudgedContent, final_answer: str | None, steps: tuple[Step, ...], turns: Sequence[Step]
@@ -137,7 +136,7 @@ class GroupChecks:
         return replace(check, beside=tuple(beside)) if beside else check
 
     def _reading(self, check: Check, program: Verification, text: str) -> Check:
-        steps = tuple(split_steps(text)) if self.searches_steps else ()
+        steps = tuple(split_steps(text)) if self._searches_steps else ()
         return replace(check, verification=program, text=text, final_answer=extract_final_answer(text), steps=steps)
 
 

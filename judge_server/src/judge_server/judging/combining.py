@@ -221,7 +221,7 @@ class CombinedConfig(PreparedConfig):
     rule: CombinationRule = CascadeRule(Band(0.0, 1.0))
 
     @classmethod
-    def of(cls, members: Sequence[PreparedConfig], rule: CombinationRule, model: str = "") -> "CombinedConfig":
+    def of(cls, members: Sequence[PreparedConfig], rule: CombinationRule, model: str) -> "CombinedConfig":
         """Return the configuration of the whole, with its own fingerprint and no calibration."""
         first = members[0]
         return cls(

@@ -75,7 +75,7 @@ class PairPlanner:
         ]
         self._prepared, self._defences, self._group = prepared, defences, group
         self._templates, withheld = prepared.single_templates, prepared.declaration.withholds
-        self._right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
+        self._right = context.right_answers()
         self._material = context.shown(withheld)
         self._penalises = any(criterion.avoided for criterion in criteria)
         self._images = images_of(context.prompt)

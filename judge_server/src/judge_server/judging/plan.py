@@ -373,9 +373,7 @@ class GroupPlanner:
         protocol = self._prepared.config.protocol
         if "no_content" not in self._defences or protocol == "likert" or judged.messages is not None:
             return {}
-        context = self._context
-        right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
-        if has_content(judged.text) or judged.text.strip() in right:
+        if has_content(judged.text) or judged.text.strip() in self._context.right_answers():
             return {}
         unmet = _UNMET_GRADE if protocol in ("graded", "checklist") else _UNMET
         return {one.id: unmet for one in self._to_ask if one.weight >= 0 and one.kind != "pitfall"}

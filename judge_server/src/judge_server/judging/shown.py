@@ -37,6 +37,10 @@ class GroupContext:
     reference_answer: str | None = None
     ground_truth: str | None = None
 
+    def right_answers(self) -> set[str]:
+        """Return the answers that the group gives as right ones, without white space around them."""
+        return {text.strip() for text in (self.ground_truth, self.reference_answer) if text is not None}
+
     def shown(self, withheld: Collection[str]) -> Material:
         """Return what the judge is shown of it, without the material that a template set withholds."""
         material = [None if name in withheld else getattr(self, name) for name in MATERIAL]

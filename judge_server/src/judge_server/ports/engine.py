@@ -224,7 +224,9 @@ class EngineIdentity:
     asks: str = ""
 
 
-MemberState = Literal["closed", "open", "half_open", "gone"]
+BreakerState = Literal["closed", "open", "half_open"]
+
+MemberState = BreakerState | Literal["gone"]
 """The state of a member's circuit breaker, or that its health checks fail."""
 
 

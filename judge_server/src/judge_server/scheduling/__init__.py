@@ -1,1 +1,1 @@
-"""The queue in front of an engine: admission, concurrency, single flight, and running the calls."""
+"""What runs when, and where: the queue in front of an engine, its calls, pools of members, and worker processes."""

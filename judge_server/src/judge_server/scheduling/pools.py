@@ -15,15 +15,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
-from judge_server.ports import MemberState, MemberView
+from judge_server.ports import BreakerState, MemberState, MemberView
 
 log = logging.getLogger("adjudge")
 
 T = TypeVar("T")
-
-BreakerState = Literal["closed", "open", "half_open"]
 
 
 class CircuitBreaker:

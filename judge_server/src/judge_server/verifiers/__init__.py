@@ -1,4 +1,4 @@
-"""Criteria that a program verifies: what is compared, how, and in which process. The judge is never asked here."""
+"""Criteria that a program verifies: what is compared, and how. The judge is never asked here."""
 
 from judge_server.verifiers.check import Check, ToolUse, missing_field, stated_answer, step_to_search, tool_uses
 

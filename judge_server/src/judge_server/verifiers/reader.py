@@ -3,7 +3,7 @@ r"""Read an answer as a value: a number, a quantity, an expression, a relation, 
 The grammar accounts for every token, so a reading that leaves a part of the text out does not exist: an answer with a
 token that has no place in the grammar is not read at all (None), and is compared as text. The expected answer and the
 given one are read by the same functions. Reading takes time linear in the length of the answer; brackets nest at most
-`MAX_DEPTH` deep. No library for mathematics is needed here, so that numbers can be compared on the event loop.
+`cursor.MAX_DEPTH` deep. No library for mathematics is needed here, so that numbers can be compared on the event loop.
 """
 
 import re

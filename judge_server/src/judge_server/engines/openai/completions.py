@@ -182,7 +182,7 @@ class _CompletionChoice(_ResponseModel):
 
 
 class _Usage(NamedTuple):
-    """The counts that a server reports; `_NO_COUNT` for anything that is not a number: counts never decide a verdict."""
+    """The counts that a server reports; `_NO_COUNT` for what is not a number, since counts decide no verdict."""
 
     prompt: int
     cached: int
