@@ -213,7 +213,7 @@ async def answers(http: httpx2.AsyncClient) -> list[Case]:
     for number, (name, path, body) in enumerate(requests()):
         if number % 3 == 2:
             reply = await http.post(path, json=body, headers={"Accept": "application/x-ndjson"})
-            cases.append((f"stream {name}", {"status": reply.status_code, "parts": _parts(reply.text)}))
+            cases.append((f"stream {name}", _streamed(reply)))
         else:
             reply = await http.post(path, json=body)
             cases.append((f"rewards {name}", {"status": reply.status_code, "answer": reply.json()}))
@@ -231,12 +231,27 @@ async def answers(http: httpx2.AsyncClient) -> list[Case]:
     return [(name, _comparable(told)) for name, told in cases]
 
 
+def _streamed(reply: httpx2.Response) -> dict[str, Any]:
+    """The status of a stream and its parts; where a group has an error, this alone.
+
+    Whether other groups come before it depends on which is done first, and where none does, it is the whole answer.
+    """
+    parts = _parts(reply.text)
+    for problem in [part["problem"] for part in parts if "problem" in part]:
+        return {"status": problem["status"], "parts": [_kind(problem)]}
+    return {"status": reply.status_code, "parts": parts}
+
+
 def _parts(text: str) -> list[Any]:
     """The parts of a stream, in an order that does not depend on which group was done first."""
     parts = [json.loads(line) for line in text.splitlines()]
     if "detail" in parts[-1]:  # what was known when the first group with an error was done
-        parts = [{key: parts[-1][key] for key in ("type", "status")}]
+        parts = [_kind(parts[-1])]
     return sorted(parts, key=lambda part: str((part.get("group") or {}).get("id") or part.get("id")))
+
+
+def _kind(problem: dict[str, Any]) -> dict[str, Any]:
+    return {key: problem[key] for key in ("type", "status")}
 
 
 async def _compared(http: httpx2.AsyncClient) -> list[Case]:
