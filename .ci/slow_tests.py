@@ -13,7 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PARTS = 3
 OPERATIONS = ("judge_server/src/judge_server/operations/", "services/src/adjudge_services/worker")
-REMOTE = ("judge_server/src/judge_server/remote/", "judge_server/src/judge_server/scheduling/pools.py")
+REMOTE = (
+    "judge_server/src/judge_server/remote/",
+    "judge_server/src/judge_server/api/judge_process.py",
+    "judge_server/src/judge_server/scheduling/pools.py",
+)
 LEDGER = ("judge_server/src/judge_server/ledger/", "rubric_store/src/rubric_store/ledger/")
 DATABASE = ("rubric_store/src/rubric_store/database.py", "rubric_store/src/rubric_store/migrations/")
 PACKAGING = ("/pyproject.toml", "constraints.txt", "docker/")

@@ -27,7 +27,7 @@ from adjudge_services.store import prepare_store
 from adjudge_services.wiring import build_app
 from benchmarks.report import publish
 from benchmarks.server import running_service
-from judge_server.api import Service
+from judge_server.api.service import Service
 
 PACKAGES = ("trainer_client", "rubric_store", "judge_server", "adjudge_services")
 

@@ -19,7 +19,8 @@ import httpx2
 
 from benchmarks.ledger_rows import RUBRIC, new_database, requests
 from benchmarks.report import publish
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
 
 RUN, OTHER = "big", "other"

@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount, compile_path
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.ports import RubricSource
 
 

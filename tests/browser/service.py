@@ -14,7 +14,8 @@ import uvicorn
 from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, demo_service, fill
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from tests.judge_server import support
 from tests.judge_server.support import CRITERIA
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from judge_server.auth.keys import SCOPE_PERMISSIONS
+from judge_server.ports import SCOPE_PERMISSIONS
 from tests.deploy.chart import FOLDER, NAMESPACE, VALUE_SETS, containers, environment, objects
 from tests.deploy.tools import HELM, ROOT, needs_tools, run
 from tests.docs.pages import blocks, code_spans, table

@@ -9,7 +9,8 @@ import pytest
 from fastapi import FastAPI
 from pebble import ProcessPool
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.scheduling.worker_pool import WorkerPool
 from rubric_store import RubricStore, SQLLedger

@@ -23,7 +23,8 @@ from typing import Any
 
 import httpx2
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ledger import Recorder
 from judge_server.ports import Batch, Call, CallFailure, Reply

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.plan import GroupPlanner
 from judge_server.judging.prompts.library import TemplateLibrary, builtin_sets

@@ -26,8 +26,9 @@ from judge_server.judging.prompts.fencing import neutralise, render_conversation
 from judge_server.judging.replies import read_label_choice
 from judge_server.judging.shown import GroupContext
 from judge_server.judging.tolerant_json import find_values
-from judge_server.ledger.rows import compressed, storable_text
+from judge_server.ledger.rows import compressed
 from judge_server.ports import LabelChoice
+from judge_server.scoring.recorded import storable_text
 from judge_server.verifiers import formulas, written_forms
 from judge_server.verifiers.answers import read_answer, read_quantity, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal

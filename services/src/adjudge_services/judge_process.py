@@ -8,8 +8,8 @@ from fastapi import FastAPI
 
 from adjudge_services.judges import build_executor, build_judge, load_judge, wait_for_engine_failure
 from adjudge_services.settings import Settings
+from judge_server.api.judge_process import JudgeProcess, create_judge_app
 from judge_server.errors import EngineStartError
-from judge_server.remote.serving import JudgeProcess, create_judge_app
 
 
 def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) -> FastAPI:

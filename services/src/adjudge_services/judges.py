@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from adjudge_services.settings import CombinedJudgeSettings, Settings
-from judge_server.auth.keys import project_salt
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineNotReady
 from judge_server.judging.calibration import StoredCalibration, builtin_calibrations
@@ -27,7 +26,7 @@ from judge_server.judging.combining import (
 )
 from judge_server.judging.preparation import Preparer
 from judge_server.judging.prompts.library import TemplateLibrary
-from judge_server.ports import Engine
+from judge_server.ports import Engine, project_salt
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
 from judge_server.scoring.cache import cache_from_url
 from judge_server.scoring.combined import AnyJudge, CombinedJudge

@@ -31,10 +31,12 @@ from adjudge_services.judges import (
 )
 from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, command_line_user, open_store, operation_store
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
 from judge_server.api.http.middleware import is_loopback
-from judge_server.auth import Authenticator, current_identity
-from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter, key_digest, parse_key_id
+from judge_server.api.service import Service
+from judge_server.auth import Authenticator
+from judge_server.auth.keys import key_digest, parse_key_id
+from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 from judge_server.errors import EngineStartError
 from judge_server.ledger import Recorder
 from judge_server.ledger.monitoring.gold import GoldSampler
@@ -50,7 +52,7 @@ from judge_server.operations.queues import CeleryQueue, celery_app
 from judge_server.operations.runner import dispatch_with, work_on
 from judge_server.operations.service import Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
-from judge_server.ports import RateLimiter
+from judge_server.ports import RateLimiter, current_identity
 from judge_server.scheduling.time_sharing import rest_if_due, run_in_thread
 from judge_server.scoring.cache import redis_url_of
 from judge_server.scoring.combined import AnyJudge, CombinedJudge

@@ -21,11 +21,11 @@ from adjudge_services.settings import Settings
 from adjudge_services.store import StartError, operation_store, prepare_store
 from adjudge_services.wiring import build_handlers, client_factory, writer_source
 from judge_server.api.probes import create_worker_app
-from judge_server.auth import current_identity
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.queues import TASK, BrokerHealth, CeleryQueue, celery_app
 from judge_server.operations.runner import ChunkRunner
 from judge_server.operations.service import Dispatcher
+from judge_server.ports import current_identity
 from rubric_store import RubricStore, SQLLedger
 from rubric_store.operations.rows import ChunkRef
 

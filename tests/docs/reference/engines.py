@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from judge_server.engines.common import UrlOptions
 from judge_server.engines.llamacpp.engine import LlamaCppOptions
 from judge_server.engines.openai.engine import EndpointOptions
 from judge_server.engines.scripted import ScriptedOptions
 from judge_server.engines.systemone.engine import DecisionOptions
 from judge_server.engines.vllm.loading import VllmSettings
+from judge_server.ports.urls import UrlOptions
 from tests.docs.reference.markdown import entries, sentence, table
 
 ENGINES: dict[str, type[UrlOptions]] = {

@@ -17,7 +17,7 @@ _SECONDS = re.compile(r"[A-Z][A-Z_]*_S")
 OTHERS = {
     "judge_server.scheduling.time_sharing.BACKGROUND_SHARE",
     "judge_server.verifiers.worker.WALL_CLOCK_FACTOR",
-    "judge_server.remote.serving.MAX_BODY_BYTES",
+    "judge_server.api.judge_process.MAX_BODY_BYTES",
     "judge_server.operations.handlers.judging.CHUNK_RESPONSES",
     "judge_server.operations.service.MAX_QUEUED_CHUNKS",
     "judge_server.operations.runner.MAX_CONSECUTIVE_FAILURES",

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx2
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.ledger import Recorder
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger

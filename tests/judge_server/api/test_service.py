@@ -9,7 +9,8 @@ from typing import Any, get_args
 import httpx2
 import pytest
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.prompts.library import builtin_sets
 from rubric_store import RubricStore

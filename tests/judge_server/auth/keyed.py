@@ -8,12 +8,14 @@ from pathlib import Path
 
 import httpx2
 
-from judge_server.api import Service, create_app
-from judge_server.auth import Authenticator, current_identity
-from judge_server.auth.keys import NewKey, make_key, project_salt
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
+from judge_server.auth import Authenticator
+from judge_server.auth.keys import NewKey, make_key
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.preparation import Preparer
 from judge_server.ledger import Recorder
+from judge_server.ports import current_identity, project_salt
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge

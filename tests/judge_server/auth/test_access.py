@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from judge_server.api.auth import OPEN_PATHS, AccessMiddleware, ApiCallers, refuse
-from judge_server.auth import Identity
 from judge_server.auth.authenticator import UsageMeter
+from judge_server.ports import Identity
 from rubric_store.ledger.rows import UseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import InMemoryApiKeyStore, KeyedService

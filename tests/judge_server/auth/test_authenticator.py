@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from judge_server.auth import ANONYMOUS
 from judge_server.auth import keys as known
 from judge_server.auth.authenticator import require_scope
 from judge_server.auth.keys import CACHE_TTL_S, STALE_TTL_S, make_key
 from judge_server.errors import Forbidden, NotReady, RateLimited, Unauthorized
+from judge_server.ports import ANONYMOUS
 from tests.judge_server.auth.keyed import START, InMemoryApiKeyStore
 from trainer_client.wire.tenants import Limits
 

@@ -5,9 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.auth import Identity, identity_context
-from judge_server.auth.keys import project_salt
 from judge_server.judging.results import Caller, label_of_run
+from judge_server.ports import Identity, identity_context, project_salt
 from judge_server.scheduling.metrics import RunTable
 from judge_server.scheduling.queueing import FairQueue, FairQueueItem
 from tests.hypothesis_examples import examples

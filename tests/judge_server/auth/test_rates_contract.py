@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter, TokenBucket
+from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter, TokenBucket
 from judge_server.ports import RateLimiter
 from tests.fixtures.ports import unused_port
 

@@ -6,9 +6,9 @@ from datetime import date
 
 import pytest
 
-from judge_server.auth import Identity
 from judge_server.auth.authenticator import MAX_TOKENS_PER_REQUEST, STORED_USAGE_TTL_S
 from judge_server.errors import BudgetExhausted, NotReady
+from judge_server.ports import Identity
 from tests.judge_server.auth.keyed import InMemoryApiKeyStore
 from trainer_client.wire.tenants import Limits
 

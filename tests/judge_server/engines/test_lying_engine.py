@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.ledger import Recorder

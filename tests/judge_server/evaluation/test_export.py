@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.export import ExportQuery, export
-from judge_server.ledger.rows import digest_bytes
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scoring.recorded import digest_bytes
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import ResponseFilter, VerdictKey
 from tests.fixtures.migrated import NewSQLite

@@ -21,13 +21,13 @@ from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.results import collect
 from judge_server.judging.shown import GroupContext
-from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
+from judge_server.scoring.recorded import recorded_page
 from judge_server.scoring.scorer import Scorer
 from judge_server.scoring.verdicts import verdict_of
 from rubric_store import SQLLedger

@@ -14,8 +14,8 @@ from judge_server.judging.calibration import NEUTRAL, RelativeVerdict, StoredCal
 from judge_server.judging.prompts.fencing import fence
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import collect
-from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
+from judge_server.scoring.recorded import recorded_page
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.combining import Band, CascadeRule
 from judge_server.judging.passages import MOST_SENTENCES, Excerpt, PassageFinder, common_paragraphs, not_shown
-from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, Reply
 from judge_server.scoring.combined import CombinedJudge
+from judge_server.scoring.recorded import recorded_page
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from judge_server.ledger.rows import storable_text
+from judge_server.scoring.recorded import storable_text
 from tests.judge_server.ledger.judged import rows, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import Criterion, content_digest

@@ -12,13 +12,14 @@ from redis.exceptions import ResponseError
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.judge_process import create_judge_app
+from judge_server.api.service import Service
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder, recorder
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
-from judge_server.remote.serving import create_judge_app
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import RedisCache
 from judge_server.scoring.judge import Judge

@@ -8,7 +8,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
 from judge_server.judging.results import collect

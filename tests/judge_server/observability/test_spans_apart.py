@@ -7,8 +7,9 @@ import httpx2
 import pytest
 from opentelemetry.trace import SpanKind
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
 from judge_server.api.probes import create_worker_app
+from judge_server.api.service import Service
 from judge_server.ledger import Recorder
 from judge_server.observability.logs import log_context
 from judge_server.observability.metrics import OperationMetrics

@@ -8,9 +8,9 @@ from typing import Any
 
 import uvicorn
 
+from judge_server.api.judge_process import JudgeProcess, create_judge_app
 from judge_server.ports import Engine
 from judge_server.remote.executor import JudgeClient, RemoteExecutor
-from judge_server.remote.serving import JudgeProcess, create_judge_app
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge

@@ -3,8 +3,8 @@
 import httpx2
 import pytest
 
+from judge_server.api.judge_process import JudgeProcess, create_judge_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.remote.serving import JudgeProcess, create_judge_app
 from tests.judge_server import support
 
 

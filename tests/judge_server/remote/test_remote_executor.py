@@ -370,7 +370,7 @@ async def test_an_api_with_the_wrong_token_does_not_start_and_names_the_setting(
 async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_for_matching_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     async with judges(None, None) as served:
         executor = RemoteExecutor(
             [JudgeClient(one.url, TOKEN) for one in served], PoolRules(interval_s=0.05, health_timeout_s=0.5)
@@ -385,7 +385,7 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
         assert executor.unavailable_reason == f"{theirs}; it waits for judges of its own version"
         assert not await executor.should_receive_traffic()
         assert not starting.done()
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION)
+        monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION)
         await asyncio.wait_for(starting, 10)
         assert executor.unavailable_reason == ""
         assert await executor.should_receive_traffic()
@@ -398,7 +398,7 @@ async def test_judges_of_another_protocol_are_left_out_and_calls_go_to_the_other
 ) -> None:
     engine = CountingEngine()
     async with judges(engine, None) as served, api_of(*served) as api:
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+        monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
         link = JudgeClient(served[0].url, TOKEN)
         with pytest.raises(
             ProtocolMismatch, match=f"speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"

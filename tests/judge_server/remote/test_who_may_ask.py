@@ -7,10 +7,10 @@ import httpx2
 import pytest
 from pydantic import TypeAdapter
 
+from judge_server.api.judge_process import JudgeProcess, create_judge_app
 from judge_server.judging.questions import ask_alone
 from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import QuestionMessage
-from judge_server.remote.serving import JudgeProcess, create_judge_app
 from tests.judge_server import support
 from tests.judge_server.remote.judges import TOKEN, ListeningJudge
 

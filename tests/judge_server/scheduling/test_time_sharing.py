@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from judge_server.auth.keys import ANONYMOUS, identity_context
 from judge_server.errors import NotReady, TooLarge
+from judge_server.ports import ANONYMOUS, identity_context
 from judge_server.scheduling.time_sharing import (
     BACKGROUND_SHARE,
     LONG_WORK_TIMEOUT_S,

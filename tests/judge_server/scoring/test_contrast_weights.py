@@ -6,8 +6,8 @@ import pytest
 
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.monitoring.gold import sample
-from judge_server.ledger.rows import recorded_page
 from judge_server.scoring.recompute import recompute
+from judge_server.scoring.recorded import recorded_page
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail

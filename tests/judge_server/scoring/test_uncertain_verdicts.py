@@ -13,9 +13,9 @@ from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine
 from judge_server.errors import InvalidRequest, JudgingFailed
 from judge_server.judging.calibration import Calibration, CalibrationSet, FittedCalibration, ProbabilityMap
 from judge_server.judging.questions import JudgingConfig
-from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
+from judge_server.scoring.recorded import recorded_page
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery, UseFilter

@@ -7,10 +7,10 @@ import pytest
 from adjudge_services.judges import build_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_rate_limiter, keys_required
-from judge_server.auth import Identity, identity_context
-from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter
+from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.questions import JudgingConfig
+from judge_server.ports import Identity, identity_context
 from judge_server.scheduling.executor import LocalExecutor
 
 pytestmark = pytest.mark.usefixtures("migrated")

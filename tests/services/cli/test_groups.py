@@ -142,7 +142,8 @@ def test_an_option_that_one_file_declares_reaches_api_command_line_client_and_do
     code = """
 import json
 from adjudge_services.cli.main import app
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from trainer_client import Client
 from trainer_client.client.keywords import VerdictKeywords
 app(["score", "--help"], standalone_mode=False)

@@ -17,10 +17,11 @@ from judge_server.api.http.middleware import require_loopback_host
 from judge_server.api.http.problems import problem_response
 from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import service_of
-from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_context
+from judge_server.auth import Authenticator
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import ServiceError
 from judge_server.observability.logs import bind_log_context
+from judge_server.ports import ANONYMOUS, Identity, identity_context
 from judge_server.scheduling.time_sharing import next_slice
 from trainer_client.wire.tenants import Scope as KeyScope
 

@@ -21,9 +21,9 @@ from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
-from judge_server.ledger.rows import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.ports import LedgerReader
 from judge_server.ports.stores import LedgerState
+from judge_server.scoring.recorded import decode_cursor, digest_bytes, recorded_page, storable_text
 from judge_server.scoring.rubrics import digest_of_reference
 from rubric_store.ledger.rows import JudgedRun, LabelFilter, RunRange, RunReportQuery, UseFilter, VerdictKey
 from trainer_client.wire import VerdictStatus

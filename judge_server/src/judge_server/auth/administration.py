@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from judge_server.auth.authenticator import require_scope
-from judge_server.auth.keys import ANONYMOUS, SCOPE_PERMISSIONS, Identity, make_key
+from judge_server.auth.keys import make_key
 from judge_server.errors import Forbidden, InvalidRequest
-from judge_server.ports import KeyAdministration
+from judge_server.ports import ANONYMOUS, SCOPE_PERMISSIONS, Identity, KeyAdministration
 from trainer_client.wire.tenants import SCOPES, CreatedApiKey, Scope
 
 

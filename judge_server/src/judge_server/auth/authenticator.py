@@ -18,19 +18,12 @@ from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Literal
 
-from judge_server.auth.keys import (
-    ANONYMOUS,
-    DUMMY_DIGEST,
-    ApiKeyCache,
-    Identity,
-    LocalRateLimiter,
-    key_matches,
-    parse_key_id,
-)
+from judge_server.auth.keys import DUMMY_DIGEST, ApiKeyCache, key_matches, parse_key_id
+from judge_server.auth.rates import LocalRateLimiter
 from judge_server.errors import BudgetExhausted, Forbidden, NotReady, RateLimited, Unauthorized
 from judge_server.observability.logs import describe_error
 from judge_server.observability.metrics import AccessMetrics
-from judge_server.ports import ApiKeyStore, RateLimiter
+from judge_server.ports import ANONYMOUS, ApiKeyStore, Identity, RateLimiter
 from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
 
 log = logging.getLogger("adjudge")

@@ -1,12 +1,11 @@
-"""What engines share: URL options, calls that can be cancelled, templates split at marks, and the check after sleep."""
+"""What engines share: calls that can be cancelled, templates split at marks, and the check after sleep."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
-from urllib.parse import SplitResult, parse_qsl
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, Option, Reply, TokenChoice
@@ -21,27 +20,6 @@ def _in_home(path: Path) -> Path:
 
 LoraPath = Annotated[Path, AfterValidator(_in_home)]
 """The path of a LoRA adapter in an engine URL, in which `~` is the home folder."""
-
-
-class UrlOptions(BaseModel):
-    """The `?name=value` options of an engine URL, which a subclass declares as its fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @classmethod
-    def of(cls, url: SplitResult) -> Self:
-        """Read the options of a URL. Raises `ValueError` for an unknown option or value; the message says which."""
-        try:
-            return cls.model_validate_strings(dict(parse_qsl(url.query)))
-        except ValidationError as error:
-            first = error.errors()[0]
-        names = [field.alias or name for name, field in cls.model_fields.items()]
-        option = ".".join(map(str, first["loc"][:1]))
-        if first["type"] == "extra_forbidden":
-            raise ValueError(f"{url.geturl()}: unknown option {option!r}; it takes {', '.join(names)}")
-        place = f"{option}={first['input']}: " if option else ""
-        raise ValueError(f"{url.geturl()}: {place}{first['msg'].removeprefix('Value error, ')}")
-
 
 _CLOSED = CallFailure("engine", "the engine was closed")
 

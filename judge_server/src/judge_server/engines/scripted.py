@@ -17,7 +17,7 @@ from urllib.parse import SplitResult
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from judge_server.engines.common import RunningCalls, UrlOptions
+from judge_server.engines.common import RunningCalls
 from judge_server.ports import (
     Adapter,
     AnswerForm,
@@ -32,6 +32,7 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
+from judge_server.ports.urls import UrlOptions
 
 Draw = Callable[[int], int]
 """Draws one of `n` things, as a number from 0 to n - 1."""

@@ -26,8 +26,8 @@ from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines, read_labels
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
-from judge_server.ledger.rows import recorded_verdicts, response_pages
 from judge_server.ports import LedgerReader
+from judge_server.scoring.recorded import recorded_verdicts, response_pages
 from judge_server.scoring.rewards import effective_weights, reward_of
 from rubric_store.ledger.rows import ResponseFilter, UseRecord
 from trainer_client.advantages import group_advantages

@@ -23,7 +23,7 @@ from judge_server.evaluation.metrics import LEVEL, Estimate
 from judge_server.intervals import Z
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
-from judge_server.scoring.recompute import recorded_score
+from judge_server.scoring.recorded import recorded_score
 from rubric_store.ledger.rows import JudgedResponse, RunRange
 from trainer_client.wire.runs import CorrectedRate, CorrectedRates, Interval, JudgeError, MeasuredJudge, MeasuredRate
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 from judge_server.errors import NotFound, invalid_field
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text, read_texts
-from judge_server.ledger.rows import has_stored_image, recorded_verdicts, response_pages, storable_text
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
+from judge_server.scoring.recorded import has_stored_image, recorded_verdicts, response_pages, storable_text
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, UseRecord
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy

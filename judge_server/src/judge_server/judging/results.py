@@ -18,11 +18,10 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from judge_server.auth.keys import current_identity
 from judge_server.errors import Overloaded
 from judge_server.judging.plan import PlannedCall, ResponsePlan, combine
 from judge_server.judging.questions import PreparedConfig
-from judge_server.ports import CallFailure, JudgeResult
+from judge_server.ports import CallFailure, JudgeResult, current_identity
 from judge_server.verifiers import Check
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, UncertainBand, VerdictMethod, VerdictRequest

@@ -1,52 +1,40 @@
 """Conversion of judged requests to ledger rows, without I/O; only the ids of requests are random.
 
-Pages of recorded verdicts are built from the same rows, and have cursors.
+`judge_server.scoring.recorded` reads verdicts from them.
 """
 
-import base64
-import binascii
 import hashlib
 import json
-import re
 import secrets
-import struct
 import zlib
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby
+from collections.abc import Iterable
+from itertools import count
 from typing import Any, NamedTuple
 
-from judge_server.judging.plan import PendingVerdict
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, Outcomes
 from judge_server.ledger.monitoring.signals import signals_of
-from judge_server.ports import CallFailure, JudgeResult, LedgerReader
+from judge_server.ports import CallFailure, JudgeResult
 from judge_server.scheduling.time_sharing import rest_if_due
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
+from judge_server.scoring.recorded import digest_bytes, storable_text
 from judge_server.scoring.rubrics import ResolvedRubric
-from judge_server.scoring.verdicts import member_usage, recorded_result, verdict_of
+from judge_server.scoring.verdicts import member_usage
 from rubric_store.ledger.rows import (
     LEFT_OUT,
     UNCERTAIN,
     LedgerRows,
     RequestRow,
-    ResponseFilter,
     ResponseRow,
     SignalRow,
     TextRow,
-    UseFilter,
-    UseRecord,
     UseRow,
-    VerdictKey,
     VerdictRow,
 )
-from trainer_client.wire import Criterion, Message, Passage, Prompt, Verdict
+from trainer_client.wire import Message, Prompt
 from trainer_client.wire.groups import IMAGE
-from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 from trainer_client.wire.rewards import JudgingRules
 
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)
-_STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
 _LARGEST_WINDOW = 15
 
@@ -65,21 +53,11 @@ def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows
     return rows
 
 
-def storable_text(text: str) -> str:
-    """Replace by U+FFFD the characters that the database cannot store: NUL and lone surrogates."""
-    return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def compressed(text: bytes) -> bytes:
     """Compress a text as zlib does, with a window no larger than the text: a third of the time for a text of 2 KB."""
     window = min(_LARGEST_WINDOW, max(10, len(text).bit_length()))
     compressor = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, window, 8 if window == _LARGEST_WINDOW else 6)
     return compressor.compress(text) + compressor.flush()
-
-
-def digest_bytes(rubric: str) -> bytes:
-    """The bytes of a rubric digest `sha256:…`."""
-    return bytes.fromhex(rubric.removeprefix("sha256:"))
 
 
 def _stored(message: Message) -> dict[str, Any]:
@@ -283,107 +261,3 @@ class _RowBuilder:
         if self._keep_texts and digest not in self._texts:
             self._texts[digest] = TextRow(self._project, digest, compressed(encoded))
         return digest
-
-
-_CURSOR = struct.Struct(">16sII")
-_FIELDS = Criterion.model_fields
-
-
-async def recorded_page(ledger: LedgerReader, use_filter: UseFilter, *, texts: bool) -> RecordedPage:
-    """Read a page of recorded verdicts, and the cursor of the next page."""
-    rows = await ledger.uses(use_filter._replace(limit=use_filter.limit + 1))
-    page = rows[: use_filter.limit]
-    responses = [use.response for use in page]
-    digests = {row.rubric for row in responses if row.rubric}
-    if texts:
-        digests |= {d for row in responses for d in (row.prompt, row.response, row.grounding) if d}
-    stored = await ledger.texts(use_filter.project_id, list(digests)) if digests else {}
-    used = {row.rubric for row in responses if row.rubric is not None}
-    rubrics = {digest: {item["id"]: item for item in json.loads(stored[digest])} for digest in used if digest in stored}
-    cursor = encode_cursor(page[-1].votes[0][0]) if len(rows) > len(page) else None
-    verdicts = tuple([_to_recorded_verdict(use, stored, rubrics) for use in page])
-    return RecordedPage(verdicts=verdicts, next_cursor=cursor)
-
-
-def encode_cursor(use: UseRow | VerdictKey) -> str:
-    """The cursor that continues after a use."""
-    return base64.urlsafe_b64encode(_CURSOR.pack(use.request, use.place, use.slot)).decode()
-
-
-def decode_cursor(cursor: str) -> tuple[bytes, int, int]:
-    """Decode a cursor to the use that it continues after; raises `ValueError` for an invalid cursor."""
-    try:
-        packed = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
-        request, place, slot = _CURSOR.unpack(packed)
-    except (binascii.Error, struct.error, UnicodeError):
-        raise ValueError("the cursor is invalid; pass the next_cursor of a page unchanged") from None
-    if max(place, slot) >= 2**31:
-        raise ValueError("the cursor is invalid; pass the next_cursor of a page unchanged")
-    return request, place, slot
-
-
-def _to_recorded_verdict(
-    use: UseRecord, texts: dict[bytes, str], rubrics: Mapping[bytes, Mapping[str, Mapping[str, Any]]]
-) -> RecordedVerdict:
-    request, response = use.request, use.response
-    first, _ = use.votes[0]
-    criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
-    digests = {"prompt": response.prompt, "text": response.response, "grounding": response.grounding}
-    return RecordedVerdict(
-        id=encode_cursor(first),
-        run=request.run or None,
-        step=request.step,
-        group=response.group_id,
-        response=response.position,
-        rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
-        verdict=recorded_verdict(use.votes),
-        reward=response.reward,
-        declared_reward=response.declared_reward,
-        kind=None if criterion is None else criterion.get("kind", _FIELDS["kind"].default),
-        weight=None if criterion is None else criterion.get("weight", _FIELDS["weight"].default),
-        prompt_digest=f"sha256:{response.prompt.hex()}",
-        request_id=request.request_id,
-        judge=request.model,
-        fingerprint=request.fingerprint,
-        at=request.created_at,
-        **{name: json.loads(texts[d]) for name, d in digests.items() if d in texts},
-    )
-
-
-def recorded_verdicts(record: UseRecord) -> Iterator[Verdict]:
-    """The verdicts on a response, by slot, from the rows of all their votes."""
-    return (recorded_verdict(list(votes)) for _, votes in groupby(record.votes, key=lambda vote: vote[0].slot))
-
-
-async def response_pages(ledger: LedgerReader, wanted: ResponseFilter) -> AsyncGenerator[list[UseRecord], None]:
-    """Read the selected responses of a run, `wanted.limit` at a time."""
-    while page := await ledger.responses(wanted):
-        yield page
-        wanted = wanted._replace(after=page[-1].key)
-
-
-def has_stored_image(text: str) -> bool:
-    """Whether a stored message, as JSON, has an image, of which the ledger keeps the digest only."""
-    return _STORED_IMAGE.search(text) is not None
-
-
-def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdict:
-    """The verdict on one criterion, from the rows of its votes."""
-    first, _ = votes[0]
-    outcomes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in votes}
-    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
-    digests = () if first.failure == LEFT_OUT else tuple(outcomes)
-    passages = None
-    if first.passages is not None:
-        passages = tuple([Passage.model_validate(one) for one in json.loads(first.passages)])
-    pending = PendingVerdict(first.criterion, first.method, digests, first.step, passages=passages)  # type: ignore[arg-type]
-    cached = {vote.digest for vote, _ in votes if vote.cached}
-    return verdict_of(pending, Outcomes(by_digest=outcomes, cached=cached), rules)
-
-
-def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
-    if use.failure is not None and use.failure != UNCERTAIN:
-        return CallFailure(use.failure, use.detail or "")  # type: ignore[arg-type]
-    if row is None:
-        return CallFailure("engine", use.detail or "its verdict is not in the ledger")
-    return recorded_result(row)

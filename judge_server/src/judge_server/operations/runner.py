@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from opentelemetry.trace import SpanKind
 from pydantic import BaseModel
 
-from judge_server.auth.keys import Identity, identity_context
 from judge_server.observability.logs import log_context
 from judge_server.observability.metrics import ChunkStatus, OperationMetrics
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, span, span_links
@@ -30,7 +29,7 @@ from judge_server.operations.handlers.base import (
 )
 from judge_server.operations.queues import LocalQueue
 from judge_server.operations.service import DISPATCH_INTERVAL_S, Dispatcher, OperationHandlers, Operations
-from judge_server.ports import OperationStore
+from judge_server.ports import Identity, OperationStore, identity_context
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client.wire.operations import Operation, OperationKind
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 
 from judge_server.auth.authenticator import WORKER_PREFIX
-from judge_server.auth.keys import SCOPE_PERMISSIONS, STALE_TTL_S, Identity
+from judge_server.auth.keys import STALE_TTL_S
 from judge_server.errors import NotReady
 from judge_server.observability.logs import describe_error
-from judge_server.ports import ApiKeyStore
+from judge_server.ports import SCOPE_PERMISSIONS, ApiKeyStore, Identity
 
 log = logging.getLogger("adjudge")
 

@@ -31,6 +31,14 @@ from judge_server.ports.engine import (
     TextOutput,
     TokenChoice,
 )
+from judge_server.ports.identity import (
+    ANONYMOUS,
+    SCOPE_PERMISSIONS,
+    Identity,
+    current_identity,
+    identity_context,
+    project_salt,
+)
 from judge_server.ports.operations import ChunkQueue, OperationStore
 from judge_server.ports.stores import (
     ApiKeyStore,
@@ -54,8 +62,10 @@ from judge_server.ports.stores import (
 )
 
 __all__ = [
+    "ANONYMOUS",
     "IMAGE_TOKENS",
     "MASS_TOLERANCE",
+    "SCOPE_PERMISSIONS",
     "Adapter",
     "AnswerForm",
     "ApiKeyStore",
@@ -69,6 +79,7 @@ __all__ = [
     "Engine",
     "EngineIdentity",
     "IdempotencyKeys",
+    "Identity",
     "JsonOutput",
     "JudgeResult",
     "KeyAdministration",
@@ -98,4 +109,7 @@ __all__ = [
     "TextOutput",
     "TokenChoice",
     "VerdictCache",
+    "current_identity",
+    "identity_context",
+    "project_salt",
 ]

@@ -21,8 +21,8 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from judge_server.auth.keys import current_identity
 from judge_server.errors import NotReady, TooLarge
+from judge_server.ports import current_identity
 
 P = ParamSpec("P")
 T = TypeVar("T")

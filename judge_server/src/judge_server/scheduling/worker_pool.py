@@ -29,7 +29,7 @@ PRELOADED_MODULES = (
     "judge_server.verifiers.formulas",
     "judge_server.verifiers.schemas",
     "judge_server.verifiers.worker",
-    "judge_server.bodies",
+    "judge_server.api.http.bodies",
 )
 """Modules that the fork server imports, so that the replacement of a killed worker is ready at once."""
 

@@ -21,8 +21,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from judge_server.engines.common import UrlOptions
 from judge_server.ports import JudgeResult, VerdictCache
+from judge_server.ports.urls import UrlOptions
 
 __all__ = ["cache_from_url", "redis_url_of"]
 

@@ -10,16 +10,15 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused, invalid_field
-from judge_server.judging.plan import PendingVerdict
-from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, VerdictRules
-from judge_server.ports import CallFailure, JudgeResult, LedgerReader
+from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
+from judge_server.scoring.recorded import judged_verdicts
 from judge_server.scoring.rewards import (
     RewardResult,
     effective_weights,
@@ -28,8 +27,7 @@ from judge_server.scoring.rewards import (
     step_rewards,
     with_weights,
 )
-from judge_server.scoring.verdicts import read_votes
-from rubric_store.ledger.rows import LEFT_OUT, UNCERTAIN, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
+from rubric_store.ledger.rows import LEFT_OUT, JudgedBy, JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.dropout import read_sample
 from trainer_client.rewards import (
     ResponseFacts,
@@ -46,9 +44,7 @@ from trainer_client.wire import (
     RewardMode,
     RewardOptions,
     StepReward,
-    UncertainBand,
     Verdict,
-    VerdictMethod,
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
@@ -262,7 +258,7 @@ def _parts(group: Sequence[JudgedResponse]) -> list[list[JudgedResponse]]:
 def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: RecomputeTotals) -> RecomputedGroup:
     """Reward a group by its recorded comparisons, as `scorer._rank_responses` does."""
     first, use = group[0], rules.reward.use
-    verdicts = [_verdicts(response) for response in group]
+    verdicts = [judged_verdicts(response) for response in group]
     with _refusals_at(f"group {first.group_id!r} in request {first.request_id}"):
         _require_probabilities(chain.from_iterable(verdicts), use)
         pairs = pair_verdicts(verdicts, use)
@@ -288,7 +284,7 @@ def _group(
     weights: dict[str, float] = {}
     if rules.reward.weighting == "contrast" and first.rubric in rubrics:
         with _refusals_at(f"group {first.group_id!r} in request {first.request_id}"):
-            verdicts = [_verdicts(response, rules.uncertain_band) for response in group]
+            verdicts = [judged_verdicts(response, rules.uncertain_band) for response in group]
             weights = effective_weights(rubrics[first.rubric][0], verdicts, rules.reward)
     recomputed = tuple([_response(rules, budgets, rubrics, one, totals, weights) for one in group])
     components: dict[str, float] = {}
@@ -329,7 +325,7 @@ def _response(
     if response.rubric not in rubrics:
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria, judged_by = rubrics[response.rubric]
-    verdicts, use = _verdicts(response, rules.uncertain_band), rules.reward.use
+    verdicts, use = judged_verdicts(response, rules.uncertain_band), rules.reward.use
     sample = read_sample(judged_by, verdicts, rules.dropout)
     with _refusals_at(where):
         _require_probabilities(verdicts, use)
@@ -365,36 +361,6 @@ def _require_probabilities(verdicts: Iterable[Verdict], use: VerdictUse) -> None
                 f"the verdict on {verdict.criterion!r} was given without a probability; leave out reward.use, or judge "
                 "again with a judge that gives probabilities"
             )
-
-
-def _verdicts(response: JudgedResponse, band: UncertainBand | None = None) -> list[Verdict]:
-    return [_verdict(list(votes), band) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
-
-
-def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> Verdict:
-    """Combine the votes on a criterion. Without a band, a verdict is uncertain if it was recorded as such."""
-    first = votes[0]
-    if first.failure == LEFT_OUT:
-        return Verdict(criterion=first.criterion, status="left_out")
-    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
-    if band is not None:
-        rules = VerdictRules(band=band) if any(vote.probability is not None for vote in votes) else DEFAULT_RULES
-    pending = PendingVerdict(first.criterion, cast(VerdictMethod, first.method), ())
-    return read_votes(pending, [_outcome(vote) for vote in votes], rules)
-
-
-def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
-    """Return the score of a criterion from its recorded votes; None if the verdict failed."""
-    return _verdict(votes).score
-
-
-def _outcome(vote: JudgedVote) -> CallOutcome:
-    """Return what a vote was; a failed one stays so, although a later request may have got a verdict for it."""
-    failed = vote.failure not in (None, UNCERTAIN)
-    if vote.score is None or failed:
-        kind = vote.failure if failed else "engine"
-        return CallFailure(kind, vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
-    return JudgeResult(vote.score, vote.probability, step=vote.step, grade=vote.grade)
 
 
 def _reference(digest: bytes | None) -> str | None:

@@ -38,6 +38,7 @@ from judge_server.scoring.planner import (
     with_saturated_criteria,
 )
 from judge_server.scoring.ranking import GroupTournament, compared, pair_verdicts, plan_tournaments
+from judge_server.scoring.recorded import recorded_result
 from judge_server.scoring.rewards import (
     effective_weights,
     ranked,
@@ -53,7 +54,6 @@ from judge_server.scoring.verdicts import (
     judge_of,
     pinned,
     read_verdicts,
-    recorded_result,
     usage_of,
     verdict_of,
 )

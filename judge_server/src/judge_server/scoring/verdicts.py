@@ -1,8 +1,6 @@
 """Turn outcomes into the verdicts of an answer."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
@@ -22,7 +20,6 @@ from judge_server.ports import CallFailure, JudgeResult
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import PlannedGroup
 from judge_server.scoring.rubrics import ResolvedRubric
-from rubric_store.ledger.rows import VerdictRow
 from trainer_client import wire
 from trainer_client.wire.base import construct
 from trainer_client.wire.judging import DecoyPolicy
@@ -61,15 +58,6 @@ def verdict_of(pending: PendingVerdict, outcomes: Outcomes, rules: VerdictRules 
     votes = [outcomes.by_digest[digest] for digest in pending.digests]
     is_cached = outcomes.cached.issuperset(pending.awaited)
     return read_votes(pending, votes, rules, is_cached=is_cached, turns=_turns_of(pending, outcomes))
-
-
-def recorded_result(row: VerdictRow) -> JudgeResult:
-    """Return the result that the ledger recorded."""
-    # Rows from before calibration have no raw probability; their probability is raw.
-    raw = row.probability if row.raw_probability is None else row.raw_probability
-    result = JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)
-    said = [] if row.members is None else json.loads(row.members)
-    return replace(result, members=tuple([wire.MemberVerdict.model_validate(one) for one in said]))
 
 
 def read_votes(

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from judge_server.api.console.labels import RunLabels
-from judge_server.ledger.rows import decode_cursor, encode_cursor
+from judge_server.scoring.recorded import decode_cursor, encode_cursor
 from rubric_store.ledger.rows import VerdictKey
 from tests.judge_server.api.console.pages import HOSTILE, checked, judged, links, page, token_of
 from tests.judge_server.api.recording import post, verdicts

@@ -11,7 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from rubric_store import RubricStore
 from tests.judge_server.api.console.pages import HOSTILE, checked, judged, links, page, sign_in
 from tests.judge_server.api.recording import post

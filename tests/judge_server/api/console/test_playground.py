@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 import httpx2
 import pytest
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
 from judge_server.api.console.playground import PlaygroundForm, snippets
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch
 from rubric_store import RubricStore, RubricTexts

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 import httpx2
 import pytest
 
-from judge_server.api import Service
 from judge_server.api.console.app import create_console
+from judge_server.api.service import Service
 from rubric_store import RubricStore
 from tests.judge_server.api.console.pages import page, token_of
 from tests.judge_server.api.http.test_sizes import SIZES, UNITS

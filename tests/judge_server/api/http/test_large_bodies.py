@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server import bodies
+from judge_server.api.http import bodies
 from judge_server.api.http import requests as request_reading
-from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
+from judge_server.api.http.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
 from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
 from tests.judge_server.api.http.test_bad_input import refused

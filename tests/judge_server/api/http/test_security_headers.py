@@ -7,7 +7,7 @@ from hashlib import sha256
 import httpx2
 import pytest
 
-from judge_server.api import Service
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.conftest import Serve

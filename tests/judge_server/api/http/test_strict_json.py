@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.bodies import parse_strict_json
+from judge_server.api.http.bodies import parse_strict_json
 from judge_server.errors import InvalidRequest
 from tests.judge_server.api.http.test_bad_input import refused
 from tests.judge_server.api.problems import checked_problem, fields

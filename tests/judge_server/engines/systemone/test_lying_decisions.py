@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.systemone.engine import SystemOneEngine
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite

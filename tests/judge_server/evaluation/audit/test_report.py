@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.audit.report import audit_run, phi
-from judge_server.ledger.rows import decode_cursor
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scoring.recorded import decode_cursor
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter, VerdictKey

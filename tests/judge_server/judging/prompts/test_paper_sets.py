@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import builtin_calibrations

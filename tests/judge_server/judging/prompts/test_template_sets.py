@@ -8,7 +8,8 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
-from judge_server.api import Service, create_app
+from judge_server.api.app import create_app
+from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.prompts.library import TemplateLibrary, TemplateSet, builtin_sets, builtin_templates

@@ -10,9 +10,9 @@ from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from judge_server.api.auth import project_of
+from judge_server.api.http.bodies import refuse_many_values
 from judge_server.api.http.requests import refuse_unusable_patterns
 from judge_server.api.service import Service, service_of
-from judge_server.bodies import refuse_many_values
 from judge_server.errors import JudgingFailed, ServiceError, invalid_request
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
 from judge_server.observability.logs import bind_log_context
@@ -155,7 +155,7 @@ def _object_in(text: str) -> Any:
 
 Label = Annotated[JudgeInputs, BeforeValidator(_fields_of_label, json_schema_input_type=JsonValue)]
 """A row's label: an object, or JSON text of one, has the judge's inputs; any other text or number is the ground truth.
-Empty text and null mean that the row has none. It is read where the body is: see `judge_server.bodies`."""
+Empty text and null mean that the row has none. It is read where the body is: see `judge_server.api.http.bodies`."""
 
 
 async def read_group(request: Request, prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Group:

@@ -47,7 +47,6 @@ from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.responses import ClientDisconnected, client_closed_response
 from judge_server.api.projects import revoke_key
 from judge_server.api.service import Service
-from judge_server.auth import ANONYMOUS
 from judge_server.auth.administration import create_key, grantable_scopes
 from judge_server.errors import (
     Forbidden,
@@ -60,6 +59,7 @@ from judge_server.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
+from judge_server.ports import ANONYMOUS
 from trainer_client.wire.tenants import SCOPES, AuditEntry, CreatedApiKey
 
 router = PageRouter()

@@ -21,8 +21,8 @@ from judge_server.api.console.responses import (
     show_records,
 )
 from judge_server.errors import NotFound
-from judge_server.ledger.rows import storable_text
 from judge_server.ports import LedgerReader
+from judge_server.scoring.recorded import storable_text
 from judge_server.scoring.rewards import effective_weights, step_rewards
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample

@@ -34,9 +34,9 @@ from judge_server.evaluation.labelling import (
 )
 from judge_server.intervals import wilson
 from judge_server.ledger.monitoring.monitors import monitor_run
-from judge_server.ledger.rows import decode_cursor, encode_cursor, recorded_verdict, storable_text
 from judge_server.ports import LabelStore
 from judge_server.scheduling.time_sharing import run_in_thread
+from judge_server.scoring.recorded import decode_cursor, encode_cursor, recorded_verdict, storable_text
 from rubric_store.ledger.rows import (
     LabelFilter,
     LabelledUse,

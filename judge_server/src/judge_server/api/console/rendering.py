@@ -36,10 +36,9 @@ from judge_server.api.console.sessions import (
 )
 from judge_server.api.http.problems import STORE_UNAVAILABLE_DETAIL
 from judge_server.api.service import Service
-from judge_server.auth import Identity
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import InvalidRequest, NotReady, ServiceError
-from judge_server.ports import LedgerReader
+from judge_server.ports import Identity, LedgerReader
 from trainer_client import __version__
 from trainer_client.wire.problems import error_url, findings_url
 from trainer_client.wire.tenants import Scope

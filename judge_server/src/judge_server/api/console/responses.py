@@ -13,15 +13,15 @@ from judge_server.api.console.rendering import PageRouter, Value, Visit, address
 from judge_server.api.console.runs import read_report
 from judge_server.api.ledger import rubric_digest
 from judge_server.errors import InvalidRequest, ServiceError
-from judge_server.ledger.rows import (
+from judge_server.ports import LedgerReader
+from judge_server.scoring.explanation import Explanation, RecordedReward, explain
+from judge_server.scoring.recorded import (
     decode_cursor,
     encode_cursor,
     recorded_verdict,
     recorded_verdicts,
     storable_text,
 )
-from judge_server.ports import LedgerReader
-from judge_server.scoring.explanation import Explanation, RecordedReward, explain
 from judge_server.scoring.rewards import reward_of
 from rubric_store.ledger.rows import (
     ResponseFilter,

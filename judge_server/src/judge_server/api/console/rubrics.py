@@ -15,11 +15,11 @@ from judge_server.api.console.responses import read_criteria
 from judge_server.api.console.run_charts import HEAT_LEVELS
 from judge_server.api.http.requests import refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.errors import InvalidRequest, NotFound, TooLarge
-from judge_server.ledger.rows import digest_bytes
 from judge_server.ports import LintFinding, NamedRubric, RubricFile
 from judge_server.ports.stores import RubricDocument
 from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from judge_server.scoring import rubrics as changes
+from judge_server.scoring.recorded import digest_bytes
 from judge_server.scoring.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
 from rubric_store.ledger.rows import RubricRate, RubricUse
 from trainer_client.wire import (

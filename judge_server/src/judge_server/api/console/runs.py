@@ -17,7 +17,7 @@ from judge_server.errors import InvalidRequest, NotFound
 from judge_server.evaluation.export import ExportQuery, left_out
 from judge_server.ledger.monitoring.metrics import FINDINGS_TIMEOUT_S
 from judge_server.ledger.monitoring.monitors import monitor_run, monitor_runs
-from judge_server.ledger.rows import decode_cursor, storable_text
+from judge_server.scoring.recorded import decode_cursor, storable_text
 from rubric_store.ledger.rows import (
     ResponseFilter,
     RunChartQuery,

@@ -23,10 +23,10 @@ from starlette.responses import RedirectResponse, Response
 from judge_server.api.auth import CONSOLE, authorization_of, identify
 from judge_server.api.console.forms import Form
 from judge_server.api.service import Service
-from judge_server.auth import ANONYMOUS, Identity
 from judge_server.auth.authenticator import require_scope
 from judge_server.auth.keys import parse_key_id
 from judge_server.errors import Forbidden, NotReady, Unauthorized
+from judge_server.ports import ANONYMOUS, Identity
 
 SESSION_LIFETIME_S = 43_200.0
 """Lifetime of a session of the console: a working day. A longer one leaves browsers signed in overnight; a shorter one

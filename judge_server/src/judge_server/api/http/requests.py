@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.http.responses import ClientDisconnected, run_while_connected
-from judge_server.bodies import (
+from judge_server.api.http.bodies import (
     MessageType,
     ReadBody,
     assemble,
@@ -23,6 +22,7 @@ from judge_server.bodies import (
     read_in_worker,
     validated,
 )
+from judge_server.api.http.responses import ClientDisconnected, run_while_connected
 from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_field
 from judge_server.scheduling.checker import Checker, CheckOwner, CheckScheduler
 from judge_server.scheduling.time_sharing import run_in_thread

@@ -28,7 +28,7 @@ from urllib.parse import SplitResult
 import httpx2
 from pydantic import PositiveInt
 
-from judge_server.engines.common import TAGS, LoraPath, UrlOptions, split_at_marks, thinking_marks
+from judge_server.engines.common import TAGS, LoraPath, split_at_marks, thinking_marks
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights, with_adapter
 from judge_server.engines.openai.http import EndpointError
 from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
@@ -50,6 +50,7 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
+from judge_server.ports.urls import UrlOptions
 from rubric_store.byte_cache import ByteCache
 
 log = logging.getLogger("adjudge")

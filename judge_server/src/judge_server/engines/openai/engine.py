@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from judge_server.engines.common import FIXED_QUESTION, RunningCalls, SleepLevel, UrlOptions, require_same_answer
+from judge_server.engines.common import FIXED_QUESTION, RunningCalls, SleepLevel, require_same_answer
 from judge_server.engines.openai.batched_chat import BatchedChat, BatchLimits
 from judge_server.engines.openai.calls import (
     ChatMessage,
@@ -49,6 +49,7 @@ from judge_server.engines.openai.sleep import SglangMemory, VllmMemory, wake_at_
 from judge_server.engines.openai.weights import load_adapter
 from judge_server.errors import CannotLoad, CannotSleep, EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import Adapter, Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
+from judge_server.ports.urls import UrlOptions
 
 CONCURRENCY = 16
 CONSTRAINTS = ("response_format", "structured_outputs")

@@ -15,7 +15,6 @@ from urllib.parse import SplitResult
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from judge_server.engines.common import UrlOptions
 from judge_server.engines.openai.calls import ChatMessage
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of, mixed_weights
 from judge_server.engines.openai.probe import (
@@ -45,6 +44,7 @@ from judge_server.engines.systemone.questions import (
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.judging.prompts.fencing import break_tokens
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Option, Reply, TokenChoice
+from judge_server.ports.urls import UrlOptions
 
 CONCURRENCY = 16
 MAX_QUESTIONS = 64

@@ -21,10 +21,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, PositiveInt, model_validator
 
-from judge_server.engines.common import LoraPath, SleepLevel, UrlOptions
+from judge_server.engines.common import LoraPath, SleepLevel
 from judge_server.errors import CannotLoad, EngineStartError
 from judge_server.models.files import file_sha256
 from judge_server.ports import Adapter
+from judge_server.ports.urls import UrlOptions
 
 ARGUMENT_PREFIX = "arg."
 

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 from judge_server.errors import NotFound
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.ledger.rows import recorded_verdict, response_pages
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
+from judge_server.scoring.recorded import recorded_verdict, response_pages
 from rubric_store.ledger.rows import ResponseFilter, ResponseRow, RunReportQuery, UseRecord
 from trainer_client.wire import Criterion
 

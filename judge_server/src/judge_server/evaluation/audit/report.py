@@ -27,9 +27,9 @@ from judge_server.evaluation.corrected_rates import clusters_of, effective_size
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text
 from judge_server.evaluation.metrics import Floats, RowBootstrap, estimate, none_if_nan
 from judge_server.intervals import wilson
-from judge_server.ledger.rows import encode_cursor
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
+from judge_server.scoring.recorded import encode_cursor
 from rubric_store.ledger.rows import LabelFilter, RunChartQuery, VerdictKey
 from trainer_client.wire.runs import (
     MAX_AGAINST,

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, NonNegativeFloat, ValidationError
 
-from judge_server.engines.common import UrlOptions
 from judge_server.engines.openai.completions import shape_error
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
+from judge_server.ports.urls import UrlOptions
 from trainer_client.measures import semantic_distance
 
 TEXTS_PER_REQUEST = 16

@@ -15,10 +15,9 @@ from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from judge_server.auth.keys import Identity, current_identity, identity_context
 from judge_server.errors import ServiceError
 from judge_server.ledger.monitoring.signals import scores_of
-from judge_server.ports import RubricSource
+from judge_server.ports import Identity, RubricSource, current_identity, identity_context
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import FirstJudgement, JudgedRequest, RecordSink
 from judge_server.scoring.scorer import Scorer

@@ -14,7 +14,6 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
-from judge_server.ledger.rows import has_stored_image, recorded_verdicts, response_pages, storable_text
 from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
 from judge_server.operations.handlers.judging import (
     CHUNK_OPTIONS,
@@ -24,6 +23,7 @@ from judge_server.operations.handlers.judging import (
     fingerprint_of,
 )
 from judge_server.ports import LedgerReader, OperationStore, RubricSource
+from judge_server.scoring.recorded import has_stored_image, recorded_verdicts, response_pages, storable_text
 from judge_server.scoring.rubrics import find_rubric
 from rubric_store.ledger.rows import RequestRow, ResponseFilter, UseFilter, UseRecord
 from rubric_store.operations.rows import ChunkOutcome, LeasedChunk, NewChunk

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from adjudge_services.store import open_store
 from judge_server.evaluation.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from judge_server.judging.plan import OUTCOME
-from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
+from judge_server.scoring.recorded import decode_cursor, recorded_page, storable_text
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import UseFilter
 from trainer_client import AsyncClient

@@ -27,7 +27,8 @@ if not OPTIONS_ONLY:
     from adjudge_services.settings import Settings
     from adjudge_services.store import prepare_store
     from adjudge_services.wiring import running_recorder
-    from judge_server.api import Service, create_app
+    from judge_server.api.app import create_app
+    from judge_server.api.service import Service
     from judge_server.engines.scripted import ScriptedEngine
     from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
     from judge_server.scheduling.executor import LocalExecutor

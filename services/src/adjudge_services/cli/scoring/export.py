@@ -29,7 +29,7 @@ if not OPTIONS_ONLY:
     from adjudge_services.store import open_store
     from judge_server.evaluation.export import ExportQuery, left_out
     from judge_server.evaluation.export import export as exported
-    from judge_server.ledger.rows import digest_bytes
+    from judge_server.scoring.recorded import digest_bytes
     from judge_server.scoring.rubrics import digest_of_reference
     from rubric_store import RubricStore, SQLLedger
     from trainer_client import AsyncClient
