@@ -6,20 +6,13 @@ lost; `read_file` and `read_rows` read whole files, of one rubric or of several.
 
 from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, fold_problems
 from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, RubricCounts, RubricFile, read_file, read_rows
-from rubric_store.formats.reading import (
-    SUFFIXES,
-    WRITTEN_FORMATS,
-    LostField,
-    RubricFormat,
-    SerializedRubric,
-    read_document,
-    read_rubric,
-    write_rubric,
-)
+from rubric_store.formats.reading import read_document, read_rubric
+from rubric_store.formats.table import FORMATS, WRITTEN_FORMATS, RubricFormat
+from rubric_store.formats.writing import LostField, SerializedRubric, write_rubric
 
 __all__ = [
     "FILE_EXTENSIONS",
-    "SUFFIXES",
+    "FORMATS",
     "WRITTEN_FORMATS",
     "FormatError",
     "FormatProblem",

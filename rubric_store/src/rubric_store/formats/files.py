@@ -25,15 +25,9 @@ from rubric_store.formats.documents import (
     parse_json,
     validation_problems,
 )
-from rubric_store.formats.reading import (
-    RubricFormat,
-    check_format,
-    is_rubric,
-    parse_text,
-    read_value,
-    rubric_rows,
-)
+from rubric_store.formats.reading import is_rubric, parse_text, read_value, rubric_rows
 from rubric_store.formats.rows import normalise, read_table
+from rubric_store.formats.table import RubricFormat, check_format
 from trainer_client.wire import NewRubricName
 
 JSONL_EXTENSIONS: Final = frozenset({".jsonl", ".ndjson"})

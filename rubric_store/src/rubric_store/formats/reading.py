@@ -1,19 +1,13 @@
-"""Read a rubric in a named format or in the one that the text shows, and write one.
+"""Read a rubric in a named format or in the one that the text shows.
 
-The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with. Rubrics
-are written with a report of what a format cannot hold.
+The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal
 
-from pydantic import BaseModel
-
-from rubric_store.formats import native, yaml_format
 from rubric_store.formats.documents import (
     Changes,
     FormatError,
@@ -22,64 +16,16 @@ from rubric_store.formats.documents import (
     ParsedText,
     Path,
     RubricDocument,
-    as_document,
     format_path,
     parse_json,
     with_lines,
 )
-from rubric_store.formats.published import geval, graded, healthbench, lines, lists, promptfoo, requirement, trees
+from rubric_store.formats.published import graded, lines, lists, promptfoo
 from rubric_store.formats.rows import candidates, normalise, split_rows
+from rubric_store.formats.table import EXPECTED, FORMATS, RubricFormat, check_format
 from rubric_store.formats.yaml_format import parse_yaml
-from trainer_client.wire import Criterion, RubricContent
+from trainer_client.wire import RubricContent
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
-
-RubricFormat = Literal[
-    "native",
-    "yaml",
-    "healthbench",
-    "rar",
-    "srar",
-    "rgr",
-    "grounded",
-    "dro",
-    "requirement",
-    "paperbench",
-    "questions",
-    "frontierscience",
-    "prometheus",
-    "levels",
-    "promptfoo",
-    "geval",
-]
-
-_SHAPES: Final[dict[RubricFormat, tuple[str, str]]] = {
-    "native": ('{"criteria": [{"id": …, "description": …}]}, as JSON or YAML', "criteria id description kind weight"),
-    "healthbench": ('[{"criterion": …, "points": …}]', "criterion points weight tags axis"),
-    "rar": ('[{"title": …, "description": …, "weight": …}]', "title description weight"),
-    "rgr": ('[{"description": "Factual Criteria: …", "weight": …}]', "description weight"),
-    "requirement": ('[{"requirement": …, "weight": …}]', "requirement weight sections name options"),
-    "grounded": (
-        'a record with "question" and "criteria"',
-        "question criteria passage scoring_guide required_elements",
-    ),
-    "dro": ('questions or statements ["Does the response …?"]', "questions decomposed_questions"),
-    "srar": ("lines such as <SUGGEST> what to check", ""),
-    "paperbench": ('{"requirements": …, "weight": …, "sub_tasks": […]}', "requirements sub_tasks task_category"),
-    "questions": ('{"type": "group", "children": [{"question": …, "pass_answer": …}]}', "type children pass_answer"),
-    "frontierscience": ("lines such as Points: 1.5, Item: what to check", "item points"),
-    "prometheus": (
-        '{"criteria": …, "score1_description": …}',
-        "criteria score1_description score2_description score5_description",
-    ),
-    "levels": ('{"criteria": [{"title": …, "levels": {"0": …}}]}', "criteria scale levels title"),
-    "promptfoo": ('{"assert": [{"type": "llm-rubric", "value": …}]}', "assert type value threshold"),
-    "geval": ('{"name": …, "criteria": …, "evaluation_steps": […]}', "name criteria evaluation_steps"),
-}
-"""What each format looks like, and the fields by which a file is near to it."""
-
-EXPECTED = "expected " + ", ".join(
-    f"{shape} ({'native, yaml' if name == 'native' else name})" for name, (shape, _) in _SHAPES.items()
-)
 
 
 def describe(value: object) -> str:
@@ -103,9 +49,9 @@ def describe(value: object) -> str:
         fields += inner
     else:
         return f"a {'text' if isinstance(value, str) else type(value).__name__}"
-    near = {name: _nearness(fields, signature.split()) for name, (_, signature) in _SHAPES.items()}
+    near = {name: _nearness(fields, one.fields.split()) for name, one in FORMATS.items()}
     best = max(near, key=lambda name: near[name])
-    return f"{seen}. The nearest format is {best}: {_SHAPES[best][0]}" if near[best] > 0 else seen
+    return f"{seen}. The nearest format is {best}: {FORMATS[best].shape}" if near[best] > 0 else seen
 
 
 def _listed(names: list[str]) -> str:
@@ -120,7 +66,7 @@ def _nearness(fields: list[str], signature: list[str]) -> float:
 
 def detect_formats(value: object) -> list[RubricFormat]:
     """The formats that a value may be in: one if it is clear, several if it is ambiguous, none if unknown."""
-    clear = next((name for name, matches in _MATCHERS.items() if matches(value)), None)
+    clear = next((name for name, one in FORMATS.items() if one.is_clear(value)), None)
     if clear is not None:
         return [clear]
     if isinstance(value, list):
@@ -182,36 +128,6 @@ _YAML = re.compile(
 _ANY_YAML = re.compile(
     r"\A(?:[ \t\r]*+(?:#[^\n]*+)?\n)*+(?:-[ \t]++)?[\"']?[A-Za-z_$][\w$ -]{0,60}+[\"']?[ \t]*+:(?:\s|$)"
 )
-_MATCHERS: Final[Mapping[RubricFormat, Callable[[object], bool]]] = {
-    "promptfoo": promptfoo.matches,
-    "paperbench": trees.is_paperbench,
-    "questions": trees.is_questions,
-    "requirement": requirement.matches,
-    "prometheus": graded.is_prometheus,
-    "levels": graded.is_levels,
-    "geval": geval.matches,
-    "frontierscience": lines.is_frontierscience,
-}
-"""Formats that their fields show clearly, in the order in which they are tried."""
-
-_VALUE_READERS: Final[dict[RubricFormat, Callable[[object, Changes], RubricDocument]]] = {
-    "native": native.from_value,
-    "yaml": native.from_value,
-    "healthbench": healthbench.from_value,
-    "rar": lists.read_rar,
-    "srar": lambda value, _: _read_tagged_lines(value),
-    "rgr": lists.read_rgr,
-    "grounded": lists.read_grounded,
-    "dro": lines.read_dro,
-    "requirement": requirement.from_value,
-    "paperbench": trees.read_paperbench,
-    "questions": trees.read_questions,
-    "frontierscience": lines.read_frontierscience,
-    "prometheus": graded.read_prometheus,
-    "levels": graded.read_levels,
-    "promptfoo": promptfoo.from_value,
-    "geval": geval.from_value,
-}
 
 
 def read_rubric(text: str, format: str | None = None) -> RubricContent:
@@ -255,33 +171,17 @@ def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocu
     syntax = _detect_syntax(text)
     if (
         known == "yaml"
-        or (syntax == "yaml" and known not in _JSON_ONLY)
+        or (syntax == "yaml" and (known is None or not FORMATS[known].json_only))
         or (known == "requirement" and syntax != "json")
     ):
         return parse_yaml(text)
-    read = _TEXT_READERS.get(known or syntax or "native") if syntax != "json" else None
+    read = None if syntax == "json" else FORMATS[known or syntax or "native"].read_text
     if read is not None:
         changes: Changes = []
         return _with_changes(read(text, changes), changes)
     if known is None and syntax is None:
         raise FormatError.of(f"unknown format; {EXPECTED}", 1)
     return parse_json(text)
-
-
-_JSON_ONLY: Final = ("native", "srar", "dro", "healthbench", "rar", "rgr", "grounded")
-_TEXT_READERS: Final[dict[str, Callable[[str, Changes], RubricDocument]]] = {
-    "srar": lambda text, _: lines.read_srar_lines(text),
-    "frontierscience": lines.read_frontierscience_text,
-    "prometheus": lambda text, changes: _from_text(graded.read_prometheus, text, changes),
-    "dro": lambda text, _: lines.read_dro_lines(text),
-}
-
-
-def _from_text(read: Callable[[object, Changes], RubricDocument], text: str, changes: Changes) -> RubricDocument:
-    try:
-        return read(text, changes)
-    except InvalidValueError as error:
-        raise with_lines(error, lambda paths: dict.fromkeys(paths, 1)) from None
 
 
 def read_value(value: object, format: RubricFormat | None) -> RubricDocument:
@@ -304,7 +204,7 @@ def read_value(value: object, format: RubricFormat | None) -> RubricDocument:
         raise InvalidValueError.at(path, message)
     changes: Changes = []
     try:
-        document = _VALUE_READERS[found](inner, changes)
+        document = FORMATS[found].read(inner, changes)
     except InvalidValueError as error:
         raise InvalidValueError([((*path, *place), message) for place, message in error.found]) from None
     return _with_changes(document, [((*path, *place), message) for place, message in changes])
@@ -346,30 +246,10 @@ def rubric_rows(value: object, format: RubricFormat | None) -> list[tuple[Path, 
     if (tests := promptfoo.tests(value)) is not None:
         return tests
     rows = split_rows(value)
-    if rows is None or any(matches(value) for matches in _MATCHERS.values()):
+    if rows is None or any(one.is_clear(value) for one in FORMATS.values()):
         return whole
     each = [is_rubric(row, format) for _, row in rows[:_SAMPLE]]
     return rows if all(each) or (any(each) and not is_rubric(value, format)) else whole
-
-
-def check_format(format: str) -> RubricFormat:
-    """Check a format's name; raises `FormatError` with the known ones."""
-    for known in get_args(RubricFormat):
-        if format == known:
-            return cast(RubricFormat, known)
-    names = ", ".join(get_args(RubricFormat))
-    raise FormatError.of(f"the format {format[:40]!r} is unknown; use one of {names}", place="format")
-
-
-def _read_tagged_lines(row: object) -> RubricDocument:
-    path: Path = ("rubric",) if isinstance(row, dict) else ()
-    text = row.get("rubric") if isinstance(row, dict) else row
-    if not isinstance(text, str):
-        raise InvalidValueError.at((), 'expected tagged lines, or a row with them under "rubric"')
-    try:
-        return lines.read_srar_lines(text)
-    except FormatError as error:
-        raise InvalidValueError([(path, str(problem)) for problem in error.problems]) from None
 
 
 def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro", "frontierscience", "prometheus"] | None:
@@ -387,105 +267,3 @@ def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro", "frontie
     if listed and all(line.endswith("?") for line in listed):
         return "dro"
     return "yaml" if _ANY_YAML.match(text) else None
-
-
-_WRITERS: Final[dict[RubricFormat, Callable[[RubricDocument], str]]] = {
-    "native": native.write,
-    "yaml": yaml_format.write,
-    "healthbench": healthbench.write,
-    "rar": lists.write_rar,
-    "srar": lines.write_srar,
-    "rgr": lists.write_rgr,
-    "grounded": lists.write_grounded,
-    "dro": lines.write_dro,
-    "requirement": requirement.write,
-}
-_UNSUPPORTED: Final[Mapping[RubricFormat, Callable[[Criterion], Iterable[str]]]] = {
-    "srar": lines.not_in_srar,
-    "rgr": lists.not_in_rgr,
-    "grounded": lists.not_in_grounded,
-    "dro": lines.not_in_dro,
-}
-"""Why a format cannot hold a criterion, for those that cannot hold every one."""
-
-WRITTEN_FORMATS: Final = tuple(_WRITERS)
-"""The formats that can be written; the others are only read."""
-
-SUFFIXES: dict[RubricFormat, str] = {
-    **dict.fromkeys(_WRITERS, ".json"),
-    "yaml": ".yaml",
-    "srar": ".txt",
-}
-"""The file extension of each format."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostField:
-    """A field that the text cannot reproduce, of a criterion, or of the rubric if `criterion` is None."""
-
-    criterion: str | None
-    field: str
-    original: object
-    result: object
-
-    def __str__(self) -> str:
-        criterion = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
-        result = _display(self.result)
-        return f"{criterion}: {self.field} {_display(self.original)} {f'becomes {result}' if result else 'is left out'}"
-
-
-@dataclass(frozen=True, slots=True)
-class SerializedRubric:
-    """A rubric as text, and the fields that the text loses."""
-
-    text: str
-    losses: tuple[LostField, ...]
-
-
-def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> SerializedRubric:
-    """Write a rubric in a format.
-
-    Wording, order and each criterion's effect on the reward always survive: a pitfall stays a penalty. Everything else
-    that the format cannot hold is left out and listed in `losses`.
-
-    Raises:
-        FormatError: the format is unknown, or cannot express a criterion; names every such criterion.
-    """
-    document, known = as_document(rubric), check_format(format)
-    if known not in _WRITERS:
-        raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
-    if (unsupported := _UNSUPPORTED.get(known)) is not None:
-        criteria = document.content.criteria
-        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
-        if problems:
-            raise FormatError(problems)
-    text = _WRITERS[known](document)
-    try:
-        reread = read_document(text, known)
-    except FormatError as error:
-        raise FormatError(
-            [FormatProblem("", f"{known} cannot hold this rubric: {problem.message}") for problem in error.problems]
-        ) from None
-    pairs = list(zip(document.content.criteria, reread.content.criteria, strict=True))
-    changed = [one.id for one, read in pairs if one.description != read.description]
-    if changed:
-        message = f"{known} would read its description differently: it begins or ends like the format's own syntax"
-        raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
-    losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
-    return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
-
-
-def _find_lost_fields(
-    criterion: str | None, original: Criterion | RubricDocument, read: Criterion | RubricDocument
-) -> list[LostField]:
-    fields = [field for field in type(original).model_fields if field not in ("content", "changes")]
-    compared = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
-    return [loss for loss in compared if loss.original != loss.result]
-
-
-def _display(value: object) -> str:
-    if value is None or value == () or value == {}:
-        return ""
-    plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value
-    shown = f"{plain:g}" if isinstance(plain, float) else json.dumps(plain, ensure_ascii=False)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"

@@ -34,7 +34,7 @@ if not OPTIONS_ONLY:
     from rubric_store import FormatError, RubricStore
     from rubric_store.formats import (
         FILE_EXTENSIONS,
-        SUFFIXES,
+        FORMATS,
         FormatProblem,
         NamedRubric,
         RubricCounts,
@@ -46,7 +46,7 @@ if not OPTIONS_ONLY:
         read_rows,
         write_rubric,
     )
-    from rubric_store.formats.reading import check_format
+    from rubric_store.formats.table import check_format
     from rubric_store.lint import Finding, Severity, lint
     from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
     from trainer_client.wire.problems import findings_url
@@ -129,7 +129,7 @@ def export(
             typer.echo(written.text, nl=False)
         else:
             name = version.name if several[version.name] == 1 else version.reference
-            failed += not save_file(to / f"{name}{SUFFIXES[known]}", version.reference, written, force=force)
+            failed += not save_file(to / f"{name}{FORMATS[known].suffix}", version.reference, written, force=force)
         if losses := [str(loss) for loss in written.losses if (loss.criterion, loss.field) != (None, "name")]:
             print_notes(version.reference, f"[yellow]{known} cannot hold[/]", losses)
     if failed:
