@@ -4,12 +4,13 @@ import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
-from rubric_store import DatabaseURLError, RubricStore, SQLLedger, database, migrations, open_engine
+from rubric_store import DatabaseURLError, RubricStore, SQLLedger, migrations, open_engine
 from rubric_store.database import SESSION_SETTINGS, WRITES
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
@@ -45,9 +46,13 @@ async def test_sqlite_connections_use_write_ahead_logging_and_foreign_keys(tmp_p
     assert values == ["wal", 1, 30_000]
 
 
-async def test_a_cancelled_transaction_releases_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 2_000)
+async def test_a_cancelled_transaction_releases_its_lock(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}").execution_options(**{WRITES: True})
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def wait_briefly(connection: Any, _: object) -> None:
+        connection.cursor().execute("PRAGMA busy_timeout = 2000")
+
     long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT count(*) FROM n"
     reading = asyncio.Event()
 

@@ -6,14 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import event, make_url
 
-from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations
-from rubric_store import database as store_database
-from rubric_store.database import libpq_timeouts
-from rubric_store.ledger import store as ledger_module
+from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations, open_engine
+from rubric_store.database import libpq_timeouts, statement_timeout
 from rubric_store.ledger.rows import LedgerRows
-from rubric_store.rubrics import store
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
 from trainer_client.wire import Criterion, RubricContent
@@ -43,12 +40,8 @@ def postgres() -> Iterator[PostgresProcess]:
 
 
 @pytest.fixture
-def url(postgres: PostgresProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A migrated database whose clients have short timeouts."""
-    monkeypatch.setattr(store, "READ_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(ledger_module, "_READ_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(ledger_module, "_WRITE_TIMEOUT_S", LIMIT_S)
+def url(postgres: PostgresProcess) -> Iterator[str]:
+    """A migrated database, to which clients connect within two seconds."""
     with scratch_database(postgres.url) as database, ExitStack() as closing:
         closing.callback(postgres.go_on)
         shown = database.update_query_dict({"connect_timeout": "2"}).render_as_string(hide_password=False)
@@ -83,10 +76,11 @@ async def test_calls_to_a_database_that_hangs_fail_as_unreachable(postgres: Post
     }
     postgres.send(signal.SIGSTOP)
     async with asyncio.timeout(60):
-        for ask in asks.values():
-            with pytest.raises(ConnectionError):
-                await ask()
-        assert not await rubrics.ready()
+        with statement_timeout(LIMIT_S):
+            for ask in asks.values():
+                with pytest.raises(ConnectionError):
+                    await ask()
+            assert not await rubrics.ready()
         remembered = await rubrics.find("p", "team/parts@1")
     assert remembered is not None
     postgres.send(signal.SIGCONT)
@@ -98,22 +92,24 @@ async def test_calls_to_a_database_that_hangs_fail_as_unreachable(postgres: Post
 @pytest.mark.postgres
 @pytest.mark.faults
 async def test_a_read_whose_end_is_not_acknowledged_times_out_like_one_without_an_answer(
-    postgres: PostgresProcess, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresProcess, url: str
 ) -> None:
-    monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT_S", 60.0)
-    rubrics, _, _ = parts
+    engine = open_engine(url)
+    rubrics = RubricStore(engine)
+    await rubrics.publish("p", "team/parts", CONTENT)
 
-    async def read() -> None:
-        async with rubrics._connect(LIMIT_S) as connection:
-            await connection.execute(text("SELECT 1"))
-            postgres.send(signal.SIGSTOP)
+    @event.listens_for(engine.sync_engine, "after_cursor_execute", once=True)
+    def stop(*_: object) -> None:
+        postgres.send(signal.SIGSTOP)
 
-    reading = asyncio.create_task(read())
+    with statement_timeout(LIMIT_S):
+        reading = asyncio.create_task(rubrics.find("p", "team/parts"))
     done, _ = await asyncio.wait({reading}, timeout=20)
     assert done
     assert isinstance(reading.exception(), ConnectionError)
     postgres.send(signal.SIGCONT)
-    assert (await rubrics.aliases("p", "team/parts")).aliases == {}
+    assert await rubrics.find("p", "team/parts") is not None
+    await engine.dispose()
 
 
 @pytest.mark.postgres

@@ -69,11 +69,15 @@ def libpq_timeouts(url: URL) -> dict[str, int]:
 
 
 @contextmanager
-def statement_timeout(seconds: float) -> Iterator[None]:
-    """Limit how long a statement may take in the block, for the connections of this thread or task."""
-    token = _statement_timeout_s.set(seconds)
+def statement_timeout(seconds: float) -> Iterator[float]:
+    """Limit how long a statement may take in the block, for the connections of this thread or task.
+
+    A block around it may have a lower limit, which then holds here too. Yields the limit.
+    """
+    limit_s = min(seconds, _statement_timeout_s.get())
+    token = _statement_timeout_s.set(limit_s)
     try:
-        yield
+        yield limit_s
     finally:
         _statement_timeout_s.reset(token)
 

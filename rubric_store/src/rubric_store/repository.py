@@ -83,12 +83,12 @@ class BaseRepository:
         Ending the transaction may take as long again: SQLAlchemy waits for it even when it is cancelled.
         """
         timeout_s = self._read_timeout_s if timeout_s is None else timeout_s
-        with translate_connection_errors(), statement_timeout(timeout_s):
+        with translate_connection_errors(), statement_timeout(timeout_s) as limit_s:
             try:
-                async with asyncio.timeout(timeout_s), self._engine.connect() as connection:
+                async with asyncio.timeout(limit_s), self._engine.connect() as connection:
                     yield connection
             except TimeoutError as error:
-                raise TimeoutError(f"the database did not answer within {timeout_s:g} s") from error
+                raise TimeoutError(f"the database did not answer within {limit_s:g} s") from error
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncConnection]:

@@ -8,7 +8,6 @@ from sqlalchemy import create_engine, text
 
 from judge_server.ports import LedgerReader
 from rubric_store import SQLLedger, migrations
-from rubric_store.ledger import purging
 from rubric_store.ledger.rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
 from tests.rubric_store import ledger_rows
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
@@ -88,17 +87,16 @@ async def test_uses_are_found_by_step_rubric_criterion_and_status(ledger: SQLLed
     assert await found(rubric=digest("another")) == []
 
 
-async def test_a_step_of_many_requests_is_read_page_by_page(ledger: SQLLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rubric_store.ledger.reading._REQUESTS_SEARCHED", 2)
-    for number in range(1, 8):
-        ledger.write(request(number, [[f"{number}a", f"{number}b"]], step=number % 2))
+async def test_a_step_of_many_requests_is_read_page_by_page(ledger: SQLLedger) -> None:
+    numbers = range(1, 500)  # a statement searches 200 requests
+    ledger.write(LedgerRows.concat([request(n, [[f"{n}a", f"{n}b"]], step=n % 2) for n in numbers]))
     read: list[bytes] = []
     after = None
-    while page := await ledger.uses(UseFilter(PROJECT, "run", step=1, after=after, limit=3)):
+    while page := await ledger.uses(UseFilter(PROJECT, "run", step=1, after=after, limit=431)):
         uses = [record.votes[0][0] for record in page]
         read += [use.digest for use in uses]
         after = uses[-1].request, uses[-1].place, uses[-1].slot
-    assert read == [digest(f"{number}{letter}") for number in (1, 3, 5, 7) for letter in "ab"]
+    assert read == [digest(f"{number}{letter}") for number in numbers[::2] for letter in "ab"]
 
 
 async def test_a_page_contains_every_vote_of_its_criteria(ledger: SQLLedger) -> None:
@@ -275,14 +273,16 @@ async def test_purging_by_age_deletes_the_older_requests_of_every_run(ledger: SQ
 
 
 async def test_purging_in_many_transactions_keeps_shared_rows_until_the_last(
-    ledger: SQLLedger, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+    ledger: SQLLedger, migrated_url: str
 ) -> None:
-    monkeypatch.setattr(purging, "_REQUESTS_PER_BATCH", 1)
+    batches: list[int] = []
     for number, names in enumerate((["a", "shared"], ["a", "b"], ["b", "shared", "c"]), 1):
         ledger.write(request(number, [names], run="gone"))
     ledger.write(request(4, [["shared", "c"]], run="kept"))
     ledger.write(request(5, [["a", "b"]], project="p2"))
-    assert ledger.purge(PROJECT, run="gone") == PurgeCounts(requests=3, uses=7, verdicts=2, texts=3)
+    purged = ledger.purge(PROJECT, run="gone", advance=batches.append, requests_per_batch=1)
+    assert purged == PurgeCounts(requests=3, uses=7, verdicts=2, texts=3)
+    assert sorted(batches) == [2, 2, 3]
     (kept,) = await judged(ledger, RunRange(PROJECT, "kept"))
     (other,) = await judged(ledger, RunRange("p2", "run"))
     assert [vote.score for vote in [*kept.votes, *other.votes]] == [1.0] * 4

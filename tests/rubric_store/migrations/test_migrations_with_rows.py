@@ -10,7 +10,6 @@ from sqlalchemy import create_engine, text
 
 from rubric_store import RubricStore, SQLLedger, migrations
 from rubric_store.ledger.rows import LedgerRows, UseFilter
-from rubric_store.migrations.versions import v0002_lives
 from tests.rubric_store import ledger_rows as made
 from tests.rubric_store.examples import rubric
 from tests.rubric_store.schema_dump import sync_url
@@ -111,16 +110,17 @@ async def test_a_downgrade_keeps_the_versions_and_the_store_works_after_another_
     await store.close()
 
 
-async def test_more_rubrics_than_one_batch_are_all_migrated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(v0002_lives, "_READ_AT_ONCE", 2)
+async def test_more_rubrics_than_one_batch_are_all_migrated(database_url: str) -> None:
+    each = 400  # of each project; a batch has 500
     await asyncio.to_thread(migrations.upgrade, database_url, "0001")
-    rows = {(project, f"r{n}"): ["Same words."] for project in ("p1", "p2") for n in range(5)}
+    names = [f"r{n:03d}" for n in range(each)]
+    rows = {(project, name): ["Same words."] for project in ("p1", "p2") for name in names}
     await asyncio.to_thread(write, database_url, rows)
     await asyncio.to_thread(migrations.upgrade, database_url)
     store = RubricStore(database_url)
     for project in ("p1", "p2"):
-        page = await store.list(project, text="same")
-        assert [summary.name for summary in page.rubrics] == [f"r{n}" for n in range(5)]
+        page = await store.list(project, text="same", limit=500)
+        assert [summary.name for summary in page.rubrics] == names
     await store.close()
 
 

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from rubric_store import SQLOperations
-from rubric_store.operations import database
+from rubric_store.operations.database import HostClock
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.operation_rows import LEASE_S, NOW, new
@@ -23,14 +24,26 @@ def sqlite_url(tmp_path: Path, new_sqlite: NewSQLite) -> str:
     return new_sqlite(tmp_path / "rubrics.db")
 
 
+class SetClock:
+    """A host's clocks: the time is off by `off`, and the monotonic time has run on by `slept_s`."""
+
+    def __init__(self, off: timedelta = timedelta()) -> None:
+        self.off = off
+        self.slept_s = 0.0
+
+    @property
+    def host_clock(self) -> HostClock:
+        """The clocks, as a store takes them."""
+        return HostClock(lambda: datetime.now(UTC) + self.off, lambda: monotonic() + self.slept_s)
+
+
 @pytest.fixture
-async def hosts(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
+async def hosts(migrated_postgres_url: str) -> AsyncIterator[Open]:
     """Opens the store in a process whose clock is off by the given time."""
     async with AsyncExitStack() as closing:
 
         def open_(off: timedelta) -> SQLOperations:
-            monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + off)
-            opened = SQLOperations(migrated_postgres_url)
+            opened = SQLOperations(migrated_postgres_url, host_clock=SetClock(off).host_clock)
             closing.push_async_callback(opened.close)
             return opened
 
@@ -97,42 +110,35 @@ BACK = timedelta(days=-2)
 
 
 @pytest.mark.parametrize("off", [BACK, -BACK], ids=["back", "forward"])
-async def test_on_sqlite_changing_the_clock_does_not_affect_a_running_process(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, off: timedelta
-) -> None:
-    set_by = [timedelta()]
-    monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + set_by[0])
-    store = SQLOperations(sqlite_url)
+async def test_on_sqlite_changing_the_clock_does_not_affect_a_running_process(sqlite_url: str, off: timedelta) -> None:
+    clock = SetClock()
+    store = SQLOperations(sqlite_url, host_clock=clock.host_clock)
     await store.create(new(created=since_now(timedelta())))
     assert len(await store.take_due(100, lost_after_s=60)) == 2
     work = await taken(store)
-    set_by[0] = off
+    clock.off = off
     assert await store.take_due(100, lost_after_s=60) == []
     assert await store.claim(work.ref, "other", LEASE_S) is None
     shown = await store.get("p", "op-1")
     assert shown is not None
     assert 0 <= shown.progress.seconds < LEASE_S
-    elapsed = database._monotonic_time
-    monkeypatch.setattr(database, "_monotonic_time", lambda: elapsed() + timedelta(seconds=LEASE_S + 61))
+    clock.slept_s = LEASE_S + 61
     assert len(await store.take_due(100, lost_after_s=60)) == 2
     await taken(store)
     await store.close()
 
 
-async def test_on_sqlite_a_process_started_after_the_clock_was_set_back_continues(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_on_sqlite_a_process_started_after_the_clock_was_set_back_continues(sqlite_url: str) -> None:
     before = SQLOperations(sqlite_url)
     await before.create(new(created=since_now(timedelta()), has_final_chunk=True))
     assert len(await before.take_due(100, lost_after_s=60)) == 2
     left = await taken(before)
     await before.requeue(await taken(before, 1), None, delay_s=30, outcome=ChunkOutcome(), counts=False)
     await before.close()
-    monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + BACK)
-    after = SQLOperations(sqlite_url)
-    elapsed = database._monotonic_time
+    clock = SetClock(BACK)
+    after = SQLOperations(sqlite_url, host_clock=clock.host_clock)
     assert await after.take_due(100, lost_after_s=60) != []
-    monkeypatch.setattr(database, "_monotonic_time", lambda: elapsed() + timedelta(seconds=LEASE_S + 1))
+    clock.slept_s = LEASE_S + 1
     for chunk in range(3):
         await after.take_due(100, lost_after_s=60)
         assert await after.complete(await taken(after, chunk), ChunkOutcome())

@@ -113,18 +113,16 @@ async def test_results_are_numbered_in_the_order_of_completion_and_paging_loses_
     assert ([one["result"] for one in first.results], first.next_cursor) == (["2b", "0a"], "3")
 
 
-async def test_pages_of_large_results_are_shorter_and_lose_none(
-    kept: FixedClockOperations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_of_large_results_are_shorter_and_lose_none(kept: FixedClockOperations) -> None:
     noise = random.Random(1)
     texts = ["".join(noise.choices("0123456789abcdef", k=size)) for size in (9000, 900, 900, 900, 900, 9000, 9, 9)]
     await kept.create(new(chunks=1))
     await kept.complete(await claimed(kept, 0), outcome(*texts))
-    monkeypatch.setattr(database, "MAX_PAGE_BYTES", 2 * len(database.pack({"result": texts[1]})) + 100)
+    max_bytes = 2 * len(database.pack({"result": texts[1]})) + 100
     pages = []
     after: int | None = 0
     while after is not None:
-        page = await kept.results("p", "op-1", after=after, limit=1000)
+        page = await kept.results("p", "op-1", after=after, limit=1000, max_bytes=max_bytes)
         assert page is not None
         assert page.results
         pages.append([one["result"] for one in page.results])

@@ -3,14 +3,11 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import event
 
-from rubric_store import RubricStore
-from rubric_store.repository import READ_TIMEOUT_S
-from rubric_store.rubrics import queries
-from rubric_store.rubrics import store as module
+from rubric_store import RubricStore, open_engine
 from rubric_store.rubrics.queries import VersionCache
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
@@ -49,47 +46,49 @@ def test_the_version_found_longest_ago_is_evicted_first() -> None:
     assert 20 < len(kept) <= 32  # versions of one mebibyte each
 
 
-async def test_a_cached_version_waits_a_second_for_the_database_which_is_then_skipped_for_one(
-    tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
+async def test_a_cached_version_is_found_without_the_database_which_is_tried_once_a_second(
+    tmp_path: Path, new_sqlite: NewSQLite
 ) -> None:
-    now, waited = 100.0, []
-    store = RubricStore(new_sqlite(tmp_path / "rubrics.db"))
+    now, tries, away = 100.0, 0, False
+    engine = open_engine(new_sqlite(tmp_path / "rubrics.db"))
+    store = RubricStore(engine, clock=lambda: now)
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def connect(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if away:
+            raise OSError("nobody there")
+
     published, _ = await store.publish("p", "team/a", rubric("Right."))
     assert await store.find("p", "team/a@1") == published
-
-    async def away(*_: Any, timeout_s: float) -> None:
-        waited.append(timeout_s)
-        raise ConnectionError("nobody there")
-
-    monkeypatch.setattr(module, "monotonic", lambda: now)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_read", away)
-        for _ in range(64):
-            assert await store.find("p", "team/a@1") == published
-        assert waited == [1.0]
-        now += 1.5
+    tries, away = 0, True
+    for _ in range(64):
         assert await store.find("p", "team/a@1") == published
-        assert waited == [1.0, 1.0]
-        for unknown in ("team/a", "team/a@2"):
-            with pytest.raises(ConnectionError):
-                await store.find("p", unknown)
-        assert waited == [1.0, 1.0, READ_TIMEOUT_S, READ_TIMEOUT_S]
+    assert tries == 1
+    now += 1.5
+    assert await store.find("p", "team/a@1") == published
+    assert tries == 2
+    for unknown in ("team/a", "team/a@2"):
+        with pytest.raises(ConnectionError):
+            await store.find("p", unknown)
+    assert tries == 4
+    away = False
     now += 1.5
     await store.retire("p", "team/a", 1, "It was wrong.")
     found = await store.find("p", "team/a@1")
     assert found is not None
     assert found.retirement is not None
     await store.close()
+    await engine.dispose()
 
 
 async def test_a_recent_version_is_found_in_the_cache_and_refreshed_in_the_background(
-    tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, new_sqlite: NewSQLite
 ) -> None:
     now = 100.0
-    for each in (module, queries):
-        monkeypatch.setattr(each, "monotonic", lambda: now)
     url = new_sqlite(tmp_path / "rubrics.db")
-    store, other = RubricStore(url), RubricStore(url)
+    store, other = RubricStore(url, clock=lambda: now), RubricStore(url, clock=lambda: now)
     published, _ = await store.publish("p", "team/a", rubric("Right."))
     assert await store.find("p", "team/a@1", max_age_s=5.0) == published
     retired = await other.retire("p", "team/a", 1, "It was wrong.")

@@ -36,13 +36,21 @@ from rubric_store.ledger.tables import labels, rejudgements, requests, responses
 from rubric_store.ledger.writing import lock_out_writers
 
 _USES_PER_BATCH = 50_000
-_REQUESTS_PER_BATCH = 500
 _DIGESTS_PER_STATEMENT = 10_000
+
+REQUESTS_PER_BATCH = 500
+"""How many requests a transaction deletes at most."""
+
 _TEXT_COLUMNS = [responses.c[name] for name in TEXTS]
 
 
 def purge(
-    engine: Engine, project_id: str, run: str | None, before: datetime | None, advance: Callable[[int], None]
+    engine: Engine,
+    project_id: str,
+    run: str | None,
+    before: datetime | None,
+    advance: Callable[[int], None],
+    requests_per_batch: int,
 ) -> PurgeCounts:
     """Delete the requests of a run, older than a time, or both; `advance` gets the number of uses deleted per batch."""
     wanted = select(requests.c.run, requests.c.request, requests.c.uses).where(requests.c.project_id == project_id)
@@ -53,7 +61,7 @@ def purge(
     purged = PurgeCounts()
     while True:
         with engine.begin() as connection:
-            batch = _delete_batch(connection, project_id, wanted)
+            batch = _delete_batch(connection, project_id, wanted.limit(requests_per_batch))
         if not batch.requests:
             break
         purged = _add(purged, batch)
@@ -71,13 +79,13 @@ def _add(one: PurgeCounts, other: PurgeCounts) -> PurgeCounts:
 
 
 def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> PurgeCounts:
-    """Delete a batch of the wanted requests with their labels; on PostgreSQL also what only they used."""
+    """Delete wanted requests, as many as fit, with their labels; on PostgreSQL also what only they used."""
     server = connection.dialect.name == "postgresql"
     if server:
         lock_out_writers(connection)
     by_run: dict[str, list[bytes]] = {}
     batch_uses = batch_requests = 0
-    for run, request, count in connection.execute(wanted.limit(_REQUESTS_PER_BATCH)):
+    for run, request, count in connection.execute(wanted):
         by_run.setdefault(run, []).append(request)
         batch_requests += 1
         batch_uses += count

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -28,6 +29,7 @@ from rubric_store.database import (
 from rubric_store.ledger import charts, monitoring, purging, reading, writing
 from rubric_store.ledger import labels as labelling
 from rubric_store.ledger import runs as figures
+from rubric_store.ledger.purging import REQUESTS_PER_BATCH
 from rubric_store.ledger.rows import LedgerRows, PurgeCounts, RefusedRows
 from rubric_store.ledger.runs import do_not_rest
 from rubric_store.ledger.tables import requests
@@ -158,17 +160,19 @@ class SQLLedger:
         run: str | None = None,
         before: datetime | None = None,
         advance: Callable[[int], None] = lambda _: None,
+        requests_per_batch: int = REQUESTS_PER_BATCH,
     ) -> PurgeCounts:
         """Delete a run, or what is older than a time, or what is both; then unreferenced verdicts and texts.
 
-        A run's figures are deleted with the last of its requests.
+        Each transaction deletes at most `requests_per_batch` requests. A run's figures are deleted with the last of its
+        requests.
 
         Raises:
             ValueError: neither `run` nor `before` is given, which would delete everything.
         """
         if run is None and before is None:
             raise ValueError("say what to delete: a run, a time before which to delete, or both")
-        return purging.purge(self._writer, project_id, run, before, advance)
+        return purging.purge(self._writer, project_id, run, before, advance, requests_per_batch)
 
     async def ready(self) -> bool:
         """Whether the ledger can be read: the database answers within five seconds and has the tables."""
@@ -191,7 +195,7 @@ class SQLLedger:
 
         def run() -> T:
             try:
-                with statement_timeout(_READ_TIMEOUT_S), engine.begin() as connection:
+                with engine.begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 message, unavailable = self._classify_error(error)
@@ -199,11 +203,13 @@ class SQLLedger:
                     raise ConnectionError(message) from error
                 raise
 
+        with statement_timeout(_READ_TIMEOUT_S) as limit_s:
+            reading = asyncio.get_running_loop().run_in_executor(self._readers, copy_context().run, run)
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
-                return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+            async with asyncio.timeout(limit_s):
+                return await reading
         except TimeoutError as error:
-            raise ConnectionError(f"the database did not answer within {_READ_TIMEOUT_S:g} s") from error
+            raise ConnectionError(f"the database did not answer within {limit_s:g} s") from error
 
     def _refusal_reason(self, error: Exception) -> str:
         """Why a row is refused; re-raises an error that is not about the row."""

@@ -9,6 +9,7 @@ Migration 0006 creates the tables declared here; a test compares the two.
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from time import monotonic
@@ -106,21 +107,31 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _monotonic_time() -> timedelta:
-    return timedelta(seconds=monotonic())
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """The clocks of this process's host: the time, and monotonic seconds."""
+
+    now: Callable[[], datetime] = _now
+    monotonic: Callable[[], float] = monotonic
 
 
 class OperationsDatabase(BaseRepository):
     """Reads and transactions; methods raise `ConnectionError` if the database cannot be reached.
 
-    `clock` replaces both the database's clock and this process's clock, for tests.
+    `clock` replaces both the database's clock and the host's, for tests.
     """
 
     _read_timeout_s = STATEMENT_TIMEOUT_S
 
-    def __init__(self, url: str, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Callable[[], datetime] | None = None,
+        host_clock: HostClock = HostClock(),
+    ) -> None:
         super().__init__(url)
-        self._clock = clock or _now
+        self._clock = clock or host_clock.now
+        self._monotonic = host_clock.monotonic
         self._has_injected_clock = clock is not None
         self._uses_server_clock = clock is None and self._engine.dialect.name == "postgresql"
         self._clock_epoch: datetime | None = None  # the moment of monotonic time 0, for SQLite
@@ -137,12 +148,15 @@ class OperationsDatabase(BaseRepository):
         if self._has_injected_clock:
             return self._clock()
         if self._clock_epoch is None:
-            self._clock_epoch = await _database_time(connection, self._clock()) - _monotonic_time()
+            self._clock_epoch = await _database_time(connection, self._clock()) - self._monotonic_time()
         return self.now()
 
     def now(self) -> datetime:
         """The current time of this process, for display only."""
-        return self._clock() if self._clock_epoch is None else self._clock_epoch + _monotonic_time()
+        return self._clock() if self._clock_epoch is None else self._clock_epoch + self._monotonic_time()
+
+    def _monotonic_time(self) -> timedelta:
+        return timedelta(seconds=self._monotonic())
 
 
 async def _database_time(connection: AsyncConnection, now: datetime) -> datetime:
@@ -230,9 +244,9 @@ def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Opera
     )
 
 
-def results_per_page(sizes: Sequence[int]) -> int:
-    """How many results of these sizes fit into a page of `MAX_PAGE_BYTES`; at least one."""
-    return max(1, sum(total_bytes <= MAX_PAGE_BYTES for total_bytes in accumulate(sizes)))
+def results_per_page(sizes: Sequence[int], max_bytes: int) -> int:
+    """How many results of these sizes fit into a page of `max_bytes`; at least one."""
+    return max(1, sum(total_bytes <= max_bytes for total_bytes in accumulate(sizes)))
 
 
 def result_page(bodies: Sequence[bytes], next_number: int | None) -> ResultPage:

@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rubric_store.database import insert_into
 from rubric_store.operations.database import (
     MAX_LISTED_BYTES,
+    MAX_PAGE_BYTES,
+    HostClock,
     OperationsDatabase,
     change_operation,
     chunks,
@@ -100,8 +102,10 @@ ROWS_PER_STATEMENT = 500
 class ChunkLeases(OperationsDatabase):
     """The part of `SQLOperations` that workers use."""
 
-    def __init__(self, url: str, retention: timedelta | None, clock: Callable[[], datetime] | None) -> None:
-        super().__init__(url, clock)
+    def __init__(
+        self, url: str, retention: timedelta | None, clock: Callable[[], datetime] | None, host_clock: HostClock
+    ) -> None:
+        super().__init__(url, clock, host_clock)
         self._retention = retention
 
     async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
@@ -279,13 +283,20 @@ _PURGE_BATCH_SIZE = 100
 class SQLOperations(ChunkLeases):
     """Operations in the database at a URL. Ended ones are kept for `keep_days`, forever if that is None.
 
+    `clock` replaces both the database's clock and the host's, and `host_clock` the host's only.
+
     Every method raises `ConnectionError` if the database cannot be reached.
     """
 
     def __init__(
-        self, url: str, *, keep_days: float | None = None, clock: Callable[[], datetime] | None = None
+        self,
+        url: str,
+        *,
+        keep_days: float | None = None,
+        clock: Callable[[], datetime] | None = None,
+        host_clock: HostClock = HostClock(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(url, None if keep_days is None else timedelta(days=keep_days), clock)
+        super().__init__(url, None if keep_days is None else timedelta(days=keep_days), clock, host_clock)
 
     async def create(self, new: NewOperation) -> Operation:
         """Store an operation with its chunks, or return the one that the same submission created before.
@@ -377,8 +388,10 @@ class SQLOperations(ChunkLeases):
         listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
         return OperationList(operations=listed, next_cursor=cursor)
 
-    async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
-        """Results `after`, `after + 1`, … in order of creation; fewer than `limit` if they are large."""
+    async def results(
+        self, project_id: str, operation_id: str, *, after: int, limit: int, max_bytes: int = MAX_PAGE_BYTES
+    ) -> ResultPage | None:
+        """Results `after`, `after + 1`, … in order of creation; fewer than `limit` above `max_bytes`, compressed."""
         where = in_operation(results, project_id, operation_id, results.c.number >= after)
         bodies = select(results.c.body).where(where).order_by(results.c.number)
         sizes = bodies.with_only_columns(func.length(results.c.body)).limit(limit + 1)
@@ -388,7 +401,8 @@ class SQLOperations(ChunkLeases):
             if state is None:
                 return None
             found_sizes = (await connection.execute(sizes)).scalars().all()
-            page = (await connection.execute(bodies.limit(results_per_page(found_sizes[:limit])))).scalars().all()
+            fitting = results_per_page(found_sizes[:limit], max_bytes)
+            page = (await connection.execute(bodies.limit(fitting))).scalars().all()
         more = len(found_sizes) > len(page) or state not in TERMINAL_STATES
         return await asyncio.to_thread(result_page, page, after + len(page) if more else None)
 

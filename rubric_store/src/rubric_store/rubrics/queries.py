@@ -10,7 +10,7 @@ without spaces between words a word is the text between two other characters, fo
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -30,16 +30,17 @@ REFRESH_AFTER_S = 1.0
 
 
 class CachedVersion(NamedTuple):
-    """A version, and when it was read, by the monotonic clock."""
+    """A version, and when it was read, by the cache's clock."""
 
     version: RubricVersion
     read_at: float
 
 
 class VersionCache:
-    """The most recently used versions, up to 32 MiB."""
+    """The most recently used versions, up to 32 MiB. `clock` returns seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
         self._versions: ByteCache[tuple[str, Reference], CachedVersion] = ByteCache(_MAX_CACHE_BYTES)
         self._changed_at = -math.inf
 
@@ -56,11 +57,11 @@ class VersionCache:
     def age_s(self, project_id: str, reference: Reference) -> float:
         """How long ago the version of a reference was read; infinite if it is not cached or may have changed since."""
         found = self._versions.get((project_id, reference))
-        return math.inf if found is None or found.read_at <= self._changed_at else monotonic() - found.read_at
+        return math.inf if found is None or found.read_at <= self._changed_at else self._clock() - found.read_at
 
     def expire(self) -> None:
         """Treat all versions as changed, after a retirement."""
-        self._changed_at = monotonic()
+        self._changed_at = self._clock()
 
 
 MAX_WORD_LENGTH = 100

@@ -201,6 +201,7 @@ class RubricStore(ValidationMixin):
             is passed in stays the caller's: `close` leaves it open.
         actor: returns who makes the current change, for the audit log.
         run_large: calls a function that computes for milliseconds, away from the event loop.
+        clock: returns seconds, for the age of cached versions.
 
     Raises:
         DatabaseURLError: the store cannot use the URL.
@@ -212,10 +213,12 @@ class RubricStore(ValidationMixin):
         *,
         actor: Callable[[], str] = unknown_actor,
         run_large: RunLarge = asyncio.to_thread,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__(database, actor=actor)
         self._run_large = run_large
-        self._version_cache = VersionCache()
+        self._clock = clock
+        self._version_cache = VersionCache(clock)
         self._retry_at = 0.0
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -244,16 +247,16 @@ class RubricStore(ValidationMixin):
         except ValueError:
             return None
         cached, age_s = self._version_cache.get(project_id, parsed), self._version_cache.age_s(project_id, parsed)
-        if cached is not None and (age_s < max_age_s or monotonic() < self._retry_at):
+        if cached is not None and (age_s < max_age_s or self._clock() < self._retry_at):
             if age_s >= REFRESH_AFTER_S:
                 self._refresh(project_id, reference)
             return cached
-        read_at = monotonic()
+        read_at = self._clock()
         try:
             timeout_s = READ_TIMEOUT_S if cached is None else _CACHED_FIND_TIMEOUT_S
             rows = await self._read(queries.version(project_id, parsed), timeout_s=timeout_s)
         except ConnectionError:
-            self._retry_at = monotonic() + _RETRY_AFTER_S
+            self._retry_at = self._clock() + _RETRY_AFTER_S
             if cached is None:
                 raise
             return cached
@@ -266,7 +269,7 @@ class RubricStore(ValidationMixin):
     def _refresh(self, project_id: str, reference: str) -> None:
         """Read a cached version again in the background, unless that is under way or the database is unavailable."""
         key = project_id, reference
-        if key in self._refreshing or monotonic() < self._retry_at:
+        if key in self._refreshing or self._clock() < self._retry_at:
             return
 
         async def refresh() -> None:
