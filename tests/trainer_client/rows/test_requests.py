@@ -5,30 +5,24 @@ import pytest
 from tests.trainer_client.rows.test_reading import read
 from tests.trainer_client.trl.judges import FakeJudgeTransport, ranking, rewarding
 from trainer_client import InvalidRequest
-from trainer_client.rows import judging
-from trainer_client.rows.judging import split_requests
+from trainer_client.rows.judging import RequestLimits, split_requests
 
 ID = 32
 """The length of a group's id in characters."""
 
-
-def requests(rows):
-    """The groups of each request."""
-    return split_requests(rows.groups, rows.responses)
+SMALL = RequestLimits(characters=200 + ID)
 
 
 def places(rows):
-    """The row indices of each group in each request."""
-    return [[list(part.rows) for part in request] for request in requests(rows)]
+    """The row indices of each group in each request of at most `SMALL`."""
+    return [[list(part.rows) for part in request] for request in split_requests(rows.groups, rows.responses, SMALL)]
 
 
-def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
-    monkeypatch.setattr(judging, "MAX_GROUPS", 3)
-    monkeypatch.setattr(judging, "MAX_RESPONSES", 2)
+def test_requests_respect_the_limits_and_each_group_is_sent_once():
     rows = read([*"aaaaabcde"])
     parts = [
         [(part.fields["prompt"], list(part.rows)) for part in request]
-        for request in split_requests(rows.groups, rows.responses)
+        for request in split_requests(rows.groups, rows.responses, RequestLimits(groups=3, responses=2))
     ]
     assert parts == [
         [("a", [0, 1])],
@@ -38,8 +32,7 @@ def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
     ]
 
 
-def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
-    monkeypatch.setattr(judging, "MAX_CHARACTERS", 200 + ID)
+def test_requests_stay_below_the_size_that_a_service_accepts():
     assert places(read(["a" * 100, "a" * 100, "b" * 100, "c"], ["x" * 99, "x" * 99, "x" * 999, "x"])) == [
         [[0]],
         [[1]],
@@ -60,8 +53,7 @@ def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
     ],
     ids=["rubric", "grounding", "thinking", "tool calls"],
 )
-def test_every_long_column_counts_towards_the_size(columns, monkeypatch):
-    monkeypatch.setattr(judging, "MAX_CHARACTERS", 200 + ID)
+def test_every_long_column_counts_towards_the_size(columns):
     assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
 
 

@@ -14,6 +14,9 @@ from trainer_client.trl.reward import RubricReward
 
 DIGEST = "sha256:" + "1" * 64
 CRITERIA = [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is short."}]
+LARGE_PROMPTS = ["a" * 4_100_000, "b" * 4_100_000]
+"""Two prompts that do not fit into one request."""
+
 USAGE = {"judge_calls": 2, "seconds_judging": 0.5, "seconds_queued": 0.25}
 
 

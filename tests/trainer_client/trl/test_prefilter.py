@@ -28,12 +28,12 @@ def run(tmp_path, capsys):
     words = tokenizer()
     words.save_pretrained(tmp_path / "policy")
 
-    def run(rows, *options):
+    def run(rows, *options, **passed):
         lines = [given if isinstance(given, str) else json.dumps(given) for given in rows]
         data, out, scores = (tmp_path / f"{name}.jsonl" for name in ("rows", "kept", "scores"))
         data.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         files = ["--model", str(tmp_path / "policy"), "--data", str(data), "--out", str(out), "--scores", str(scores)]
-        prefilter.main([*files, *OPEN, *options])
+        prefilter.main([*files, *OPEN, *options], **passed)
         outcomes = [json.loads(line) for line in scores.read_text().splitlines()]
         return out.read_text(encoding="utf-8").splitlines(), outcomes, capsys.readouterr()
 
@@ -245,9 +245,8 @@ def test_a_missing_model_is_reported(tmp_path, capsys):
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_a_long_run_shows_its_progress(run, monkeypatch):
-    monkeypatch.setattr(prefilter, "_PROGRESS_BAR_DELAY_S", 0.0)
-    _, _, said = run([row(number) for number in range(3)], "--top", "1")
+def test_a_long_run_shows_its_progress(run):
+    _, _, said = run([row(number) for number in range(3)], "--top", "1", progress_after_s=0.0)
     assert "scoring" in said.err
     assert "3/3" in said.err
     assert "scoring" not in said.out

@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from tests.trainer_client.trl.judges import (
+    LARGE_PROMPTS,
     FakeJudgeTransport,
     SkippingLoop,
     client,
@@ -100,13 +101,12 @@ def test_a_cancelled_call_hangs_up(loop):
     loop.run_until_complete(leave())
 
 
-def test_a_user_error_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
-    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
+def test_a_user_error_in_one_of_several_requests_is_raised_at_once(loop):
     reward = rewarding(FakeJudgeTransport(hang, lambda body: problem("unknown-rubric", 404)))
 
     async def refused():
         with pytest.raises(UnknownRubric):
-            await reward(["a", "b"], ["1", "2"])
+            await reward(LARGE_PROMPTS, ["1", "2"])
 
     assert timed(loop, refused)[1] < 1
 

@@ -10,6 +10,7 @@ import pytest
 from tests.trainer_client.trl.judges import (
     CRITERIA,
     DIGEST,
+    LARGE_PROMPTS,
     FakeJudgeTransport,
     Trainer,
     groups,
@@ -137,11 +138,10 @@ def test_ranks_with_different_pins_take_those_of_the_lowest_rank(caplog):
     assert "rubric x: ranks disagree, x@2 becomes x@1" in caplog.text
 
 
-async def test_of_two_versions_in_one_call_the_first_is_kept_and_the_other_logged(caplog, monkeypatch):
-    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
+async def test_of_two_versions_in_one_call_the_first_is_kept_and_the_other_logged(caplog):
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
-    await reward(["a", "b"], ["1", "1"])
+    await reward(LARGE_PROMPTS, ["1", "1"])
     assert reward.state() == {"pins": {"r": "r@3"}}
     assert "judged by r@4" in caplog.text
 

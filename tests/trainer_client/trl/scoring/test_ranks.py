@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
-from trainer_client.trl.scoring import ranks as exchange
 from trainer_client.trl.scoring.ranks import CollectiveOrder, RankSummary
 
 pytest.importorskip("torch")
@@ -137,10 +136,27 @@ def test_ranks_stay_in_step_after_errors(ranks):
     assert scene(ranks, "after an error") == [[1.0, 2.0, 3.0, 4.0]] * 2
 
 
+def gathering(monkeypatch, done, backend, **torch):
+    """Replace torch by one whose two ranks gather the same; `done` notes what."""
+
+    def all_gather_object(into, own):
+        done.append(own)
+        into[:] = [own, own]
+
+    distributed = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 0,
+        get_world_size=lambda: 2,
+        get_backend=lambda: backend,
+        all_gather_object=all_gather_object,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed, **torch))
+
+
 async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     exchanged = []
-    monkeypatch.setattr(exchange, "rank", lambda: 0)
-    monkeypatch.setattr(exchange, "_gather", lambda own: exchanged.append(own.rows) or [own])
+    gathering(monkeypatch, exchanged, "gloo")
     first, second = CollectiveOrder(), CollectiveOrder()
     later = asyncio.create_task(second.all_gather(RankSummary(2)))
     await asyncio.sleep(0.01)
@@ -149,8 +165,10 @@ async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     first.end()
     await later
     second.end()
-    assert exchanged == [1, 2]
-    assert exchange._latest == {}
+    assert exchanged == [RankSummary(1), RankSummary(2)]
+    third = CollectiveOrder()
+    assert await third.all_gather(RankSummary(3)) == [RankSummary(3)] * 2
+    third.end()
 
 
 async def test_a_cancelled_call_does_not_block_others():
@@ -163,23 +181,18 @@ async def test_a_cancelled_call_does_not_block_others():
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await rewarding(FakeJudgeTransport())(["a"], ["1"]) == [1.0]
-    assert exchange._latest == {}
 
 
-def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch):
+async def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch):
     state = pytest.importorskip("accelerate.state")
     done = []
     gpu = SimpleNamespace(type="cuda", index=1)
     monkeypatch.setattr(state, "PartialState", lambda: SimpleNamespace(device=gpu))
-    torch_distributed = SimpleNamespace(
-        get_backend=lambda: "nccl",
-        get_world_size=lambda: 2,
-        all_gather_object=lambda into, own: done.append("gather") or into.__setitem__(slice(None), [own, own]),
-    )
-    cuda = SimpleNamespace(set_device=lambda device: done.append(device))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=torch_distributed, cuda=cuda))
-    assert exchange._gather(RankSummary(1)) == [RankSummary(1)] * 2
-    assert done == [gpu, "gather"]
+    gathering(monkeypatch, done, "nccl", cuda=SimpleNamespace(set_device=done.append))
+    order = CollectiveOrder()
+    assert await order.all_gather(RankSummary(1)) == [RankSummary(1)] * 2
+    order.end()
+    assert done == [gpu, RankSummary(1)]
 
 
 @pytest.mark.trl

@@ -17,6 +17,7 @@ from tests.services.processes import listening, without_settings
 from tests.trainer_client.fake_service import FakeService, ScriptedReply, running_service
 from tests.trainer_client.fake_service import problem as refusal
 from tests.trainer_client.trl.judges import (
+    LARGE_PROMPTS,
     FakeJudgeTransport,
     SkippingLoop,
     client,
@@ -208,15 +209,13 @@ def test_where_failures_are_errors_a_judge_that_is_not_ready_is_waited_for_too(l
         loop.run_until_complete(gone(*ROWS))
 
 
-def test_after_an_error_of_one_request_all_rows_are_judged_again(loop, monkeypatch):
-    monkeypatch.setattr("trainer_client.rows.judging.MAX_GROUPS", 1)
-
+def test_after_an_error_of_one_request_all_rows_are_judged_again(loop):
     async def hang(body):
         await asyncio.Event().wait()
 
     judge = FakeJudgeTransport(refused, refused, lambda body: unready(), hang, obliging, obliging)
     reward = on(loop, judge, on_failure="error")
-    assert loop.run_until_complete(reward(*ROWS)) == [0.25, 0.5]
+    assert loop.run_until_complete(reward(LARGE_PROMPTS, ["0.25", "0.5"])) == [0.25, 0.5]
 
 
 def test_a_part_that_rewards_do_not_need_does_not_hold_them_up(loop):

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer_client import AsyncClient, Client
 from trainer_client.client.calls import rewards_request
@@ -224,13 +224,26 @@ MAX_CHARACTERS = 8_000_000
 """The largest size of a request in characters. In any script it stays below the service's default limit of 64 MiB."""
 
 
-def split_requests(groups: Iterable[RowGroup], responses: Sequence[Response]) -> Iterator[list[RowGroup]]:
+class RequestLimits(NamedTuple):
+    """The largest request: groups, responses of a group, and characters."""
+
+    groups: int = MAX_GROUPS
+    responses: int = MAX_RESPONSES
+    characters: int = MAX_CHARACTERS
+
+
+REQUEST_LIMITS = RequestLimits()
+
+
+def split_requests(
+    groups: Iterable[RowGroup], responses: Sequence[Response], limits: RequestLimits = REQUEST_LIMITS
+) -> Iterator[list[RowGroup]]:
     """Yield the groups of each request, in order. A large group is split, and its parts are in different requests."""
     parts: list[RowGroup] = []
     size = 0
-    for part, characters in _group_slices(groups, responses):
+    for part, characters in _group_slices(groups, responses, limits):
         again = bool(parts) and parts[-1].id == part.id
-        if parts and (again or len(parts) == MAX_GROUPS or size + characters > MAX_CHARACTERS):
+        if parts and (again or len(parts) == limits.groups or size + characters > limits.characters):
             yield parts
             parts, size = [], 0
         parts.append(part)
@@ -239,7 +252,9 @@ def split_requests(groups: Iterable[RowGroup], responses: Sequence[Response]) ->
         yield parts
 
 
-def _group_slices(groups: Iterable[RowGroup], responses: Sequence[Response]) -> Iterator[tuple[RowGroup, int]]:
+def _group_slices(
+    groups: Iterable[RowGroup], responses: Sequence[Response], limits: RequestLimits
+) -> Iterator[tuple[RowGroup, int]]:
     for group in groups:
         shared = sum(_characters(text) for text in group.fields.values())
         if isinstance(group.rubric, RubricContent):
@@ -248,7 +263,7 @@ def _group_slices(groups: Iterable[RowGroup], responses: Sequence[Response]) -> 
         size = shared
         for row in group.rows:
             characters = _characters(responses[row].text)
-            if taken and (len(taken) == MAX_RESPONSES or size + characters > MAX_CHARACTERS):
+            if taken and (len(taken) == limits.responses or size + characters > limits.characters):
                 yield replace(group, rows=taken), size
                 taken, size = [], shared
             taken.append(row)

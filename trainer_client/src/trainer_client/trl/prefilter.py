@@ -268,11 +268,8 @@ def _tokenize_responses(row: PrefilterRow, tokenizer: Any) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in row.responses or ()]
 
 
-_PROGRESS_BAR_DELAY_S = 2.0
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
+def main(arguments: Sequence[str] | None = None, *, progress_after_s: float = 2.0) -> None:
+    """Run the command, and show its progress if it takes longer than `progress_after_s`."""
     parser = _parser()
     given = parser.parse_args(arguments)
     clip = {"top_fraction": given.tokens, "p_min": given.p_min, "p_max": given.p_max}
@@ -298,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         top_p=given.top_p,
     )
     scored = score_rows(rows, prompts, sampler, rule=rule, batch=given.batch, **clip)
-    bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=_PROGRESS_BAR_DELAY_S)
+    bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=progress_after_s)
     row_scores = list(bar)
     scores = [row_score.score for row_score in row_scores]
     kept = select_groups(scores, **shares)
