@@ -12,10 +12,9 @@ from pebble import ProcessPool
 from judge_server.api.app import create_app
 from judge_server.api.service import Service
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.scheduling.worker_pool import WorkerPool
+from judge_server.scheduling import worker_pool
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
-from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
 from tests.judge_server.engines.fixtures import (
     engine,
@@ -40,7 +39,6 @@ __all__ = [
     "loaded",
     "openai_over_llamacpp",
     "scripted",
-    "short_intervals",
     "spare",
     "spare_llamacpp",
     "spare_openai",
@@ -52,16 +50,16 @@ Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 @pytest.fixture(autouse=True)
 def _no_worker_pool_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop the worker pools of judges that a test left open; Python would wait for their processes at exit."""
-    used: set[WorkerPool] = set()
-    started = WorkerPool._get_pool
+    pools: list[ProcessPool] = []
 
-    async def noted(self: WorkerPool) -> ProcessPool:
-        used.add(self)
-        return await started(self)
+    class NotedPool(ProcessPool):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            pools.append(self)
 
-    monkeypatch.setattr(WorkerPool, "_get_pool", noted)
+    monkeypatch.setattr(worker_pool, "ProcessPool", NotedPool)
     yield
-    for pool in [one._pool for one in used if one._pool is not None]:
+    for pool in pools:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()  # type: ignore[no-untyped-call]
 

@@ -29,6 +29,7 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ledger import Recorder
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.judge_server import support
 from tests.judge_server.support import STEPPED
 from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR
@@ -193,7 +194,7 @@ async def service(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
     url = f"sqlite+aiosqlite:///{folder / 'golden.db'}"
     await asyncio.to_thread(migrations.upgrade, url)
     ledger, store = SQLLedger(url), RubricStore(url)
-    recorder = Recorder(ledger, folder / "spool")
+    recorder = Recorder(ledger, folder / "spool", times=RECORDER_TIMES)
     judge = await support.judge(ScriptedEngine(script))
     app = create_app(
         Service(rubrics=store, rubric_texts=RubricTexts(), judges={"default": judge}, recorder=recorder, ledger=ledger)

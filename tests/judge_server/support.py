@@ -17,6 +17,7 @@ from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
 from judge_server.judging.shown import GroupContext
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
 from judge_server.scheduling.admission import QueueRules
+from judge_server.scheduling.call_runner import RetryTimes
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
@@ -109,13 +110,14 @@ def request(*responses: Any, **fields: Any) -> dict[str, Any]:
 
 
 async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
-    """A started judge with its own in-memory cache."""
+    """A started judge with its own in-memory cache. `retry_times` are fields of `RetryTimes`."""
     options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
     executor = LocalExecutor(
         engine or ScriptedEngine(),
         rules=options.pop("rules"),
         adapters=options.pop("adapters", None),
         clock=options.get("clock", time.monotonic),
+        retry_times=RetryTimes(**{"pause_s": 0.001, **options.pop("retry_times", {})}),
     )
     named = ("templates", "calibrations", "min_choice_mass", "cache_salt")
     preparer = Preparer(**{name: options.pop(name) for name in named if name in options})

@@ -10,10 +10,7 @@ from typer.main import get_command
 
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
-from tests.fixtures.short_intervals import short_intervals
 from tests.services.processes import Service, serving, without_settings
-
-__all__ = ["short_intervals"]
 
 # A process builds its commands once; do the same here, however many commands it runs.
 typer.testing._get_command = cache(get_command)

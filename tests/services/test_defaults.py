@@ -18,7 +18,7 @@ from adjudge_services.worker import Worker
 from judge_server.api import operations
 from judge_server.engines.llamacpp import process
 from judge_server.engines.openai import http
-from judge_server.ledger import recorder
+from judge_server.ledger import RecorderTimes
 from judge_server.ledger.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
@@ -63,11 +63,6 @@ def actual(name: str) -> float:
     return float(str(found).removesuffix("s"))
 
 
-@pytest.fixture(autouse=True)
-def short_intervals() -> None:
-    """Leave the intervals as they are in production."""
-
-
 @pytest.mark.parametrize(("name", "value"), ROWS, ids=[name for name, _ in ROWS])
 def test_a_value_of_the_page_matches_the_code(name: str, value: str) -> None:
     assert actual(name) == float(value.replace(",", ""))
@@ -80,7 +75,7 @@ KEPT_BETWEEN_S = 2.0
 WORKERS_BUDGET_S = 10.0
 """How long a worker's client retries, in `adjudge_services.wiring.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
-CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + recorder._CLOSE_TIMEOUT_S
+CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + RecorderTimes().close_timeout_s
 HANG_FOUND_S = default(PoolRules, "misses") * (
     default(PoolRules, "interval_s") + default(PoolRules, "health_timeout_s")
 )

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from judge_server.auth import Authenticator
 from judge_server.auth.keys import key_digest, parse_key_id
 from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 from judge_server.errors import EngineStartError
-from judge_server.ledger import Recorder
+from judge_server.ledger import Recorder, RecorderLimits, RecorderTimes
 from judge_server.ledger.monitoring.gold import GoldSampler
 from judge_server.ledger.monitoring.metrics import MonitorMetrics
 from judge_server.ledger.prediction import PredictionMetrics
@@ -50,7 +50,7 @@ from judge_server.operations.handlers.judging import ClientFactory, Discriminate
 from judge_server.operations.handlers.reverify import ReverifyHandler
 from judge_server.operations.queues import CeleryQueue, celery_app
 from judge_server.operations.runner import dispatch_with, work_on
-from judge_server.operations.service import Dispatcher, Operations
+from judge_server.operations.service import POLL_INTERVAL_S, Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import RateLimiter, current_identity
 from judge_server.scheduling.time_sharing import rest_if_due, run_in_thread
@@ -71,9 +71,17 @@ _REDIS = ("redis://", "rediss://")
 _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals of a service: those of its recorder, and the seconds between two reads of a followed operation."""
+
+    recorder: RecorderTimes = RecorderTimes()  # noqa: RUF009 - a frozen value
+    poll_interval_s: float = POLL_INTERVAL_S
+
+
 @asynccontextmanager
 async def run_operations(
-    settings: Settings, stores: "Stores", app: FastAPI, metrics: OperationMetrics
+    settings: Settings, stores: "Stores", app: FastAPI, metrics: OperationMetrics, poll_interval_s: float
 ) -> AsyncIterator[Operations]:
     """Run the operations of a process that serves the API, for the duration of the block."""
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
@@ -87,9 +95,10 @@ async def run_operations(
         handlers = build_handlers(make_client, stores.rubrics, store, stores.ledger, writers.writer)
         if settings.queue_url.startswith(_REDIS):
             dispatcher = Dispatcher(store, CeleryQueue(celery_app(settings.queue_url)))
-            running = dispatch_with(dispatcher, store, handlers)
+            running = dispatch_with(dispatcher, store, handlers, poll_interval_s=poll_interval_s)
         else:
-            running = work_on(store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
+            lease_s = settings.chunk_lease_s
+            running = work_on(store, handlers, lease_s=lease_s, metrics=metrics, poll_interval_s=poll_interval_s)
         yield await closing.enter_async_context(running)
 
 
@@ -147,10 +156,10 @@ def keys_required(settings: Settings) -> bool:
     return settings.keys == "required" or not is_loopback(settings.host)
 
 
-def build_rate_limiter(settings: Settings) -> RateLimiter:
+def build_rate_limiter(settings: Settings, clock: Callable[[], float] = time.monotonic) -> RateLimiter:
     """The rate limiter of projects: shared by all processes through Redis, or local to this one."""
     redis = redis_url_of(settings.cache_url)
-    return LocalRateLimiter(time.monotonic) if redis is None else RedisRateLimiter(redis)
+    return LocalRateLimiter(clock) if redis is None else RedisRateLimiter(redis, clock)
 
 
 async def has_usable_key(settings: Settings) -> bool:
@@ -191,6 +200,8 @@ def build_app(
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
     with_operations: bool = True,
+    intervals: Intervals = Intervals(),
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """Build the application of `adjudge serve` (judges in this process) or `adjudge api` (judges in other processes).
 
@@ -204,15 +215,18 @@ def build_app(
         on_judge_failure: called with the reason if a judge cannot be loaded or dies later.
         with_operations: work on operations. A command must not: its judge may be another than that of the service which
             accepted them.
+        intervals: intervals of its background work.
+        clock: returns seconds, for cached keys and rates.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
-    stores, rates = Stores.of(settings), build_rate_limiter(settings)
+    stores, rates = Stores.of(settings), build_rate_limiter(settings, clock)
     gold = GoldSampler(stores.rubrics)
     authenticator = Authenticator(
         stores.tenants,
         required=keys_required(settings),
         open_metrics=settings.metrics == "open",
+        clock=clock,
         rates=rates,
         worker_tokens=WorkerAuthenticator(WorkerTokens(settings.signing_key()), stores.tenants),
     )
@@ -232,13 +246,15 @@ def build_app(
         async with AsyncExitStack() as closing:
             for opened in (*stores, rates):
                 closing.push_async_callback(opened.close)
-            service.recorder = await closing.enter_async_context(running_recorder(settings, stores.ledger))
+            recording = running_recorder(settings, stores.ledger, intervals.recorder)
+            service.recorder = await closing.enter_async_context(recording)
             await closing.enter_async_context(_in_background(authenticator.run()))
             await closing.enter_async_context(starter.running())
             await closing.enter_async_context(_in_background(calibrations.run(), gold.run()))
             closing.push_async_callback(gold.drain)
             if with_operations:
-                running = run_operations(settings, stores, app, service.operation_metrics)
+                metrics = service.operation_metrics
+                running = run_operations(settings, stores, app, metrics, intervals.poll_interval_s)
                 service.operations = await closing.enter_async_context(running)
             yield
 
@@ -373,7 +389,11 @@ async def _in_background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[Non
 
 
 @asynccontextmanager
-async def running_recorder(settings: Settings, ledger: SQLLedger) -> AsyncIterator[Recorder | None]:
+async def running_recorder(
+    settings: Settings,
+    ledger: SQLLedger,
+    times: RecorderTimes = RecorderTimes(),  # noqa: B008 - a frozen value
+) -> AsyncIterator[Recorder | None]:
     """Run the recorder of the ledger for the duration of the block; None if the ledger is off."""
     if settings.ledger == "off":
         yield None
@@ -381,8 +401,9 @@ async def running_recorder(settings: Settings, ledger: SQLLedger) -> AsyncIterat
     recorder = Recorder(
         ledger,
         settings.ledger_spool,
-        max_spool_bytes=settings.ledger_spool_bytes,
         keep_texts=settings.ledger == "all",
+        limits=RecorderLimits(spool_bytes=settings.ledger_spool_bytes),
+        times=times,
     )
     try:
         yield recorder

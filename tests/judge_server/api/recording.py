@@ -13,6 +13,7 @@ from judge_server.api.service import Service
 from judge_server.ledger import Recorder
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger
+from tests.fixtures.short_intervals import RECORDER_TIMES
 
 
 @asynccontextmanager
@@ -21,7 +22,7 @@ async def recording(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service with a ledger beside its rubrics, and with these judges."""
     ledger = SQLLedger(f"sqlite+aiosqlite:///{folder / 'rubrics.db'}")
-    recorder = Recorder(ledger, folder / "spool")
+    recorder = Recorder(ledger, folder / "spool", times=RECORDER_TIMES)
     service = Service(
         rubrics=store,
         rubric_texts=RubricTexts(),

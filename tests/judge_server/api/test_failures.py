@@ -107,12 +107,9 @@ async def test_points_out_of_range_are_clipped_and_counted(serve: Serve) -> None
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-async def test_after_the_engine_closes_verdicts_fail_as_engine_and_give_no_reward(
-    serve: Serve, truncate: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.3)
+async def test_after_the_engine_closes_verdicts_fail_as_engine_and_give_no_reward(serve: Serve, truncate: bool) -> None:
     engine = ScriptedEngine(context_tokens=5000)
-    http = await serve(engine)
+    http = await serve(engine, retry_times={"max_hold_s": 0.3})
     await engine.close()
     answer = await rewards(http, request("Yes.", "No. " * 9000, judging={"truncate": truncate}))
     for response in answer.groups[0].responses:

@@ -21,6 +21,8 @@ from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLLedger, TenantStore
 from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
+from tests.fixtures.clocks import SetForwardClock
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from trainer_client.wire.tenants import ApiKey, Limits, Project
 
 START = datetime(2026, 2, 3, 12, tzinfo=UTC)
@@ -98,7 +100,7 @@ class InMemoryApiKeyStore:
 
 @dataclass
 class KeyedService:
-    """The application and its stores."""
+    """The application and its stores; `clock` is that of the keys."""
 
     tenants: TenantStore
     rubrics: RubricStore
@@ -106,6 +108,7 @@ class KeyedService:
     authenticator: Authenticator
     recorder: Recorder
     transport: httpx2.ASGITransport
+    clock: SetForwardClock
     all_recorded: bool = False
 
     @classmethod
@@ -119,8 +122,9 @@ class KeyedService:
             RubricStore(url, actor=lambda: current_identity().actor),
             SQLLedger(url),
         )
-        kept = Authenticator(tenants, **{"required": True, **authenticator})
-        recorder = Recorder(ledger, folder / "spool")
+        clock = SetForwardClock()
+        kept = Authenticator(tenants, clock=clock, **{"required": True, **authenticator})
+        recorder = Recorder(ledger, folder / "spool", times=RECORDER_TIMES)
         service = Service(
             rubrics=rubrics,
             rubric_texts=RubricTexts(),
@@ -134,7 +138,7 @@ class KeyedService:
         )
         service.judges["default"] = await _judge(engine, adapters)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
-        return cls(tenants, rubrics, ledger, kept, recorder, transport)
+        return cls(tenants, rubrics, ledger, kept, recorder, transport, clock)
 
     async def key(self, *scopes: str, project_id: str = "default") -> str:
         """The text of a new key."""

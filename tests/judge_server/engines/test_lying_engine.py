@@ -26,6 +26,7 @@ from judge_server.ledger import Recorder
 from judge_server.ports import MASS_TOLERANCE
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.hypothesis_examples import examples
 from tests.judge_server import support
 from tests.judge_server.engines.servers.misbehaving import MisbehavingServer
@@ -204,7 +205,7 @@ async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
         judge = await support.judge(engine)  # type: ignore[arg-type]
         stack.push_async_callback(judge.close)
         store, ledger = RubricStore(url), SQLLedger(url)
-        recorder = Recorder(ledger, folder / "spool")
+        recorder = Recorder(ledger, folder / "spool", times=RECORDER_TIMES)
         service = Service(rubrics=store, judges={"default": judge}, recorder=recorder, ledger=ledger)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))

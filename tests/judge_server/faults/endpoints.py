@@ -11,6 +11,7 @@ from pathlib import Path
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
+from judge_server.scheduling.call_runner import MAX_HOLD_S
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
@@ -135,7 +136,11 @@ CALLS = 22 * PARTS
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, *faults: str, health_timeout_s: float = 30.0, timeout_s: float = 60.0
+    folder: Path,
+    *faults: str,
+    health_timeout_s: float = 30.0,
+    timeout_s: float = 60.0,
+    max_hold_s: float = MAX_HOLD_S,
 ) -> AsyncIterator[Fleet]:
     """Two running endpoints with these faults and a judge over them; their health is checked continually."""
     endpoints = [EndpointProcess(name, folder) for name in ("a", "b")]
@@ -146,7 +151,7 @@ async def fleet(
     pool = EnginePool(engines, PoolRules(interval_s=0.05, health_timeout_s=health_timeout_s, misses=1, pause_s=0.05))
     try:
         await asyncio.gather(*map(EndpointProcess.start, endpoints, faults))
-        made = await judge(pool, queue_calls=10_000)  # type: ignore[arg-type]
+        made = await judge(pool, queue_calls=10_000, retry_times={"max_hold_s": max_hold_s})  # type: ignore[arg-type]
         try:
             yield Fleet(endpoints, pool, made)
         finally:

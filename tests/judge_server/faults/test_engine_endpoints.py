@@ -131,10 +131,9 @@ async def test_an_endpoint_that_answers_in_html_is_taken_out_and_its_calls_move_
 
 @pytest.mark.slow
 async def test_when_all_endpoints_are_killed_finished_calls_are_kept_and_the_rest_asked_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 1.0)
-    async with fleet(tmp_path, "hold", "hold") as judging:
+    async with fleet(tmp_path, "hold", "hold", max_hold_s=1.0) as judging:
         runs = create_task(judging.two_runs())
         await all_are_in_flight_or_done(judging, 0, 1)
         lost, finished = judging.endpoints[0].in_flight + judging.endpoints[1].in_flight, judging.count("end")

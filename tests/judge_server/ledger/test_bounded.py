@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.ledger import Recorder
+from judge_server.ledger import Recorder, RecorderLimits
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.scorer import Scorer
 from rubric_store.ledger.rows import LedgerRows
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.judge_server.support import criteria, judge
 from trainer_client.wire import RewardRequest
 
@@ -53,7 +54,7 @@ def settled(recorder: Recorder) -> int:
 async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> None:
     ledger = DiscardingLedger()
     made = await judge(cache=MemoryCache(2000), queue_calls=10_000)
-    recorder = Recorder(ledger, tmp_path, max_waiting=10**6)  # type: ignore[arg-type]
+    recorder = Recorder(ledger, tmp_path, limits=RecorderLimits(10**6), times=RECORDER_TIMES)  # type: ignore[arg-type]
     scorer = Scorer(made, None, recorder)  # type: ignore[arg-type]
     blocks = []
     try:

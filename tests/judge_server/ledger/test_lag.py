@@ -8,10 +8,10 @@ from typing import Any
 from judge_server.observability.metrics import LedgerMetrics
 from judge_server.ports.stores import LedgerState
 from tests.fixtures.waiting import wait_until
-from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording
+from tests.judge_server.ledger.test_recorder import USES, FakeLedger, judged, ledger, recording
 from tests.judge_server.ledger.test_spool import files
 
-__all__ = ["_soon", "judged", "ledger"]
+__all__ = ["judged", "ledger"]
 
 
 async def test_the_lag_is_the_age_of_the_oldest_waiting_entry_and_zero_once_it_is_written(

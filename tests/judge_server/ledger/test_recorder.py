@@ -6,15 +6,17 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from judge_server.ledger import Recorder, recorder
+from judge_server.ledger import Recorder, RecorderLimits, RecorderTimes
 from judge_server.scoring.planner import JudgedRequest
 from rubric_store.ledger.rows import LedgerRows, RefusedRows
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.fixtures.waiting import wait_until
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import request
@@ -83,14 +85,6 @@ def ledger() -> Iterator[FakeLedger]:
     fake.goes_on.set()
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the recorder's other pauses too."""
-    monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.005)
-    monkeypatch.setattr(recorder, "_RETRY_DELAYS_S", (0.005,))
-    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.2)
-
-
 @pytest.fixture
 async def judged() -> Callable[[str], Any]:
     """Make a judged request with this id."""
@@ -104,9 +98,12 @@ async def judged() -> Callable[[str], Any]:
     return make
 
 
+QUICK = replace(RECORDER_TIMES, watch_interval_s=0.005, retry_delays_s=(0.005,), close_timeout_s=0.2)
+
+
 @contextmanager
-def recording(ledger: FakeLedger, spool: Path, **options: Any) -> Iterator[Recorder]:
-    running = Recorder(ledger, spool, **options)
+def recording(ledger: FakeLedger, spool: Path, times: RecorderTimes = QUICK, **limits: int) -> Iterator[Recorder]:
+    running = Recorder(ledger, spool, limits=RecorderLimits(**limits), times=times)
     try:
         yield running
     finally:
@@ -126,11 +123,8 @@ async def test_recorded_requests_are_written_in_order(ledger: FakeLedger, tmp_pa
     assert ledger.written == ids
 
 
-async def test_a_graceful_stop_writes_the_latest_requests(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 60.0)
-    with recording(ledger, tmp_path) as running:
+async def test_a_graceful_stop_writes_the_latest_requests(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+    with recording(ledger, tmp_path, replace(QUICK, close_timeout_s=60.0)) as running:
         running.record(await judged("req_1"))
     assert ledger.written == ["req_1"]
     assert os.listdir(tmp_path) == []
@@ -173,11 +167,10 @@ async def test_what_was_spooled_survives_a_process_that_is_killed(
 
 
 async def test_a_ledger_that_hangs_blocks_neither_requests_nor_the_spool_nor_a_stop(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.01)
     ledger.goes_on.clear()
-    with recording(ledger, tmp_path) as running:
+    with recording(ledger, tmp_path, replace(QUICK, close_timeout_s=0.01)) as running:
         running.record(await judged("req_1"))
         wait_until(lambda: ledger.tries == 1)
         before = running.state().spool_bytes
@@ -209,21 +202,20 @@ async def test_refused_rows_are_quarantined_and_do_not_block_those_behind_them(
 
 
 async def test_requests_that_do_not_fit_in_memory_are_lost_and_counted(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    full = threading.Event()
-    monkeypatch.setattr(recorder, "rows_of", lambda *_, **__: full.wait(60) or LedgerRows([], [], [], [], []))
-    with recording(ledger, tmp_path, max_waiting=2 * USES) as running:
+    times = replace(QUICK, spool_interval_s=60.0, close_timeout_s=60.0)  # spools only when it is closed
+    with recording(ledger, tmp_path, times, waiting_uses=2 * USES) as running:
         for number in range(4):
             running.record(await judged(f"req_{number}"))
         assert running.state().lost == 2 * USES
-        full.set()
+    assert sorted(ledger.written) == ["req_0", "req_1"]
 
 
 async def test_a_request_larger_than_the_memory_bound_is_accepted_where_nothing_else_waits(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    with recording(ledger, tmp_path, max_waiting=1) as running:
+    with recording(ledger, tmp_path, waiting_uses=1) as running:
         running.record(await judged("req_1"))
         wait_until(lambda: running.state().written == USES)
 
@@ -231,7 +223,7 @@ async def test_a_request_larger_than_the_memory_bound_is_accepted_where_nothing_
 async def test_rows_that_do_not_fit_in_the_spool_are_lost_and_counted(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    with recording(ledger, tmp_path, max_spool_bytes=100) as running:
+    with recording(ledger, tmp_path, spool_bytes=100) as running:
         running.record(await judged("req_1"))
         wait_until(lambda: running.state().lost == USES)
         assert running.state().waiting == 0
@@ -239,11 +231,9 @@ async def test_rows_that_do_not_fit_in_the_spool_are_lost_and_counted(
 
 
 async def test_requests_within_the_batch_window_are_written_together(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    monkeypatch.setattr(recorder, "BATCH_WINDOW_S", 60.0)
-    monkeypatch.setattr(recorder, "_MAX_BATCH_USES", 3 * USES)
-    with recording(ledger, tmp_path) as running:
+    with recording(ledger, tmp_path, replace(QUICK, batch_window_s=60.0), batch_uses=3 * USES) as running:
         for number in range(3):
             before = running.state().spool_bytes
             running.record(await judged(f"req_{number}"))

@@ -3,22 +3,23 @@
 import errno
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from judge_server.ledger import Recorder, recorder, spool
-from judge_server.ledger.spool import Quarantine
+from judge_server.ledger import Recorder
+from judge_server.ledger.spool import Quarantine, Spool
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import LedgerRows, UseFilter
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.waiting import wait_until
-from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording
+from tests.judge_server.ledger.test_recorder import QUICK, USES, FakeLedger, judged, ledger, recording
 from tests.judge_server.ledger.test_spool import no_space
 from tests.rubric_store.ledger_rows import request
 
-__all__ = ["_soon", "judged", "ledger"]
+__all__ = ["judged", "ledger"]
 
 
 async def record(running: Recorder, judged: Any, *ids: str) -> None:
@@ -45,11 +46,10 @@ async def test_while_the_spool_cannot_be_written_the_ledger_is_written_from_memo
 
 
 async def test_without_spool_and_database_rows_wait_in_memory_and_are_lost_only_beyond_its_bound(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
-    monkeypatch.setattr(spool.Spool.__init__, "__defaults__", (6000,))
-    with recording(ledger, tmp_path) as running:
+    with recording(ledger, tmp_path, memory_bytes=6000) as running:
         with no_space():
             for number in range(9):
                 before = running.state()
@@ -133,59 +133,66 @@ async def test_a_file_that_cannot_be_read_now_waits_and_blocks_no_other(
     assert sorted(ledger.written) == ["req_0", "req_1"]
 
 
-@pytest.mark.parametrize("work", ["_next_files", "_take_entries"])
-async def test_a_thread_that_ends_is_restarted_and_the_restart_is_logged(
-    ledger: FakeLedger,
-    tmp_path: Path,
-    judged: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    work: str,
-) -> None:
-    genuine = getattr(Recorder, work)
-    ends = iter([True])
+class EndingLedger(FakeLedger):
+    """A ledger that ends the thread which writes to it, as often as `ends` says."""
 
-    def end_once(*given: Any, **named: Any) -> Any:
-        if next(ends, False):
+    ends = 0
+
+    def write(self, rows: LedgerRows) -> None:
+        """As `FakeLedger.write`, once no thread has to end."""
+        if self.ends > 0:
+            self.ends -= 1
             raise SystemExit
-        return genuine(*given, **named)
+        super().write(rows)
 
-    monkeypatch.setattr(Recorder, work, end_once)
+
+class EndingOutcomes(dict[bytes, Any]):
+    """Outcomes that end the first thread which reads one."""
+
+    has_ended = False
+
+    def __getitem__(self, digest: bytes) -> Any:
+        """The outcome, from the second time on."""
+        if not self.has_ended:
+            self.has_ended = True
+            raise SystemExit
+        return super().__getitem__(digest)
+
+
+@pytest.mark.parametrize("thread", ["ledger", "spooler"])
+async def test_a_thread_that_ends_is_restarted_and_the_restart_is_logged(
+    tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture, thread: str
+) -> None:
+    ledger, entry = EndingLedger(), await judged("req_0")
+    if thread == "ledger":
+        ledger.ends = 1
+    else:
+        entry.outcomes.by_digest = EndingOutcomes(entry.outcomes.by_digest)
     with recording(ledger, tmp_path) as running:
-        await record(running, judged, "req_0")
+        running.record(entry)
         wait_until(lambda: running.state().written == USES)
         wait_until(lambda: running.state().restarts == 1)
         assert running.failure_reason is None
-    assert any("was started again" in line.message for line in caplog.records)
+    assert any(f"thread '{thread}' crashed and was started again" in line.message for line in caplog.records)
 
 
-async def test_a_dead_thread_is_reported_as_a_failure(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.2)
-    genuine, broken = Recorder._next_files, [True]
-
-    def end(*given: Any, **named: Any) -> Any:
-        if broken:
-            raise SystemExit
-        return genuine(*given, **named)
-
-    monkeypatch.setattr(Recorder, "_next_files", end)
-    with recording(ledger, tmp_path) as running:
+async def test_a_dead_thread_is_reported_as_a_failure(tmp_path: Path, judged: Any) -> None:
+    ledger = EndingLedger()
+    ledger.ends = 10**6
+    with recording(ledger, tmp_path, replace(QUICK, watch_interval_s=0.2)) as running:
         await record(running, judged, "req_0")
         wait_until(lambda: "'ledger' crashed" in (running.failure_reason or ""))
-        broken.clear()
+        ledger.ends = 0
         wait_until(lambda: running.state().written == USES)
         assert running.failure_reason is None
 
 
 async def test_a_request_that_cannot_be_turned_into_rows_does_not_lose_others_of_its_batch(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     entries = [await judged(f"req_{n}") for n in range(5)]
     entries[2].outcomes.by_digest.clear()
-    monkeypatch.setattr(recorder, "SPOOL_INTERVAL_S", 0.3)
-    with recording(ledger, tmp_path) as running:
+    with recording(ledger, tmp_path, replace(QUICK, spool_interval_s=0.3)) as running:
         for entry in entries:
             running.record(entry)
         wait_until(lambda: running.state().waiting == 0)
@@ -206,11 +213,10 @@ async def test_a_spool_file_without_rows_is_quarantined(ledger: FakeLedger, tmp_
 
 
 async def test_refused_rows_beyond_the_bound_are_lost_and_counted(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
-    monkeypatch.setattr(spool.Quarantine.__init__, "__defaults__", (6000,))
     ledger.refuses = {f"req_{n}" for n in range(9)}
-    with recording(ledger, tmp_path) as running:
+    with recording(ledger, tmp_path, quarantine_bytes=6000) as running:
         await record(running, judged, *sorted(ledger.refuses), "req_9")
         wait_until(lambda: running.state().waiting == 0)
         state = running.state()
@@ -245,7 +251,7 @@ async def test_a_request_that_the_database_refuses_loses_no_row_of_another_proje
     tmp_path: Path, database: str
 ) -> None:
     folder = tmp_path / "spool"
-    left = spool.Spool(folder, 2**30)  # written by a version that accepted any number as a reward
+    left = Spool(folder, 2**30)  # written by a version that accepted any number as a reward
     attack = request(60, [["bad"]], project="attacker")
     attack = attack._replace(responses=[attack.responses[0]._replace(reward=-1e200)])
     for number in range(0, 60, 20):

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -26,6 +27,7 @@ from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import LedgerRows
 from tests.fixtures.ports import unused_port
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.judge_server.conftest import Serve
 from tests.judge_server.observability.captured import CapturedLogs
 from tests.judge_server.remote.judges import judges
@@ -118,10 +120,14 @@ async def test_an_unexpected_error(
 async def test_an_error_in_the_middle_of_a_stream(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
-    def broken(*_: Any, **__: Any) -> None:
+    judging = Judge.judge
+
+    async def broken(self: Judge, *given: Any, **options: Any) -> AsyncIterator[Any]:
+        async for judged in judging(self, *given, **options):
+            yield judged
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr("judge_server.scoring.scorer._answer_fields", broken)
+    monkeypatch.setattr(Judge, "judge", broken)
     answer = await (await serve()).post("/v1/rewards", json=body(), headers={"Accept": "application/x-ndjson"})
     assert '"problem"' in answer.text
     assert "RuntimeError" in lines.whole
@@ -137,7 +143,7 @@ async def test_a_redis_whose_error_repeats_the_value_to_be_stored(
     monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{unused_port()}/0", clock=lambda: 0.0)
-    monkeypatch.setattr(cache._redis.client, "eval", refuse)
+    monkeypatch.setattr(Redis, "eval", refuse)
     await cache.put_many({b"d" * 32: JudgeResult(1.0, rationale=f"{CANARY} rationale")})
     assert "1 verdicts were not cached: redis.exceptions.ResponseError" in lines.whole
     assert CANARY not in lines.whole
@@ -182,7 +188,7 @@ async def test_a_ledger_that_refuses_judged_rows(
     ledger = Ledger()
     if at == "the rows":
         monkeypatch.setattr(recorder, "rows_of", unmade)
-    recording = Recorder(ledger, tmp_path / "spool")
+    recording = Recorder(ledger, tmp_path / "spool", times=RECORDER_TIMES)
     service = Service(rubrics=store, judges={"default": await judge()}, recorder=recording)
     transport = httpx2.ASGITransport(create_app(service))
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:

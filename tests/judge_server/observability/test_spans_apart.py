@@ -19,6 +19,7 @@ from judge_server.operations.runner import ChunkRunner
 from rubric_store import RubricStore
 from rubric_store.ledger.rows import LedgerRows
 from rubric_store.operations.rows import ChunkOutcome, LeasedChunk
+from tests.fixtures.short_intervals import RECORDER_TIMES
 from tests.judge_server.conftest import Serve
 from tests.judge_server.observability.captured import CapturedSpans, attributes
 from tests.judge_server.operations.test_runner_and_dispatcher import REF, Store
@@ -93,7 +94,7 @@ async def test_a_write_to_the_ledger_is_a_span_even_when_it_is_refused(
             if self.refused:
                 raise ConnectionError(SECRET)
 
-    recording = Recorder(Ledger(), tmp_path / "spool")  # type: ignore[arg-type]
+    recording = Recorder(Ledger(), tmp_path / "spool", times=RECORDER_TIMES)  # type: ignore[arg-type]
     app = create_app(Service(rubrics=store, judges={"default": await judge()}, recorder=recording))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test") as http:
         await http.post("/v1/rewards", json=request())

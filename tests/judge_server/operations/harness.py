@@ -18,6 +18,7 @@ from judge_server.operations.service import Dispatcher, Operations
 from judge_server.ports import ChunkQueue
 from rubric_store import SQLOperations
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from tests.fixtures.short_intervals import POLL_INTERVAL_S
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, ScoreOperation
 from trainer_client.wire.verdicts import Usage
 
@@ -87,12 +88,14 @@ class CountingHandler:
 @dataclass
 class OperationsHarness:
     """An adapter under test and its operation kind. `restart` stops the workers, as if the process ended, and starts
-    again over the stored state. The clock that submits and enqueues is `ahead` of the workers' clock."""
+    again over the stored state. The clock that submits and enqueues is `ahead` of the workers' clock. `options` are
+    further ones of `Operations`."""
 
     url: str
     broker: str | None
     kind: CountingHandler = field(default_factory=CountingHandler)
     ahead: timedelta = timedelta()
+    options: dict[str, Any] = field(default_factory=lambda: {"poll_interval_s": POLL_INTERVAL_S})
     operations: Operations = field(init=False)
     dispatcher: Dispatcher = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -114,7 +117,7 @@ class OperationsHarness:
         self.dispatcher = Dispatcher(store, queue, reenqueue_after_s=0.2, now=self._now)
         feeding = asyncio.create_task(self.dispatcher.run(0.05))
         stack.push_async_callback(ended, feeding)
-        self.operations = Operations(store, kinds, self.dispatcher, now=self._now)  # type: ignore[arg-type]
+        self.operations = Operations(store, kinds, self.dispatcher, now=self._now, **self.options)  # type: ignore[arg-type]
 
     def _now(self) -> datetime:
         return datetime.now(UTC) + self.ahead

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from judge_server.errors import NotFound
-from judge_server.operations import service
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     InvalidOperationError,
@@ -90,10 +89,9 @@ async def test_a_repeated_submission_is_neither_resolved_nor_split_again(harness
         await harness.operations.submit(PROJECT, "score", request(2), submission="another key")
 
 
-async def test_the_request_stored_with_every_chunk_is_bounded(
-    harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "MAX_STORED_REQUEST_BYTES", len('{"run":"12345"}'))
+async def test_the_request_stored_with_every_chunk_is_bounded(harness: OperationsHarness) -> None:
+    harness.options["max_request_bytes"] = len('{"run":"12345"}')
+    await harness.restart()
     await harness.operations.submit(PROJECT, "score", request(1) | {"run": "12345"})
     with pytest.raises(InvalidOperationError, match="has 16 bytes as JSON, above the limit of 15"):
         await harness.operations.submit(PROJECT, "score", request(1) | {"run": "123456"})

@@ -8,9 +8,9 @@ from typing import Any
 
 import uvicorn
 
-from judge_server.api.judge_process import JudgeProcess, create_judge_app
+from judge_server.api.judge_process import HEARTBEAT_INTERVAL_S, JudgeProcess, create_judge_app
 from judge_server.ports import Engine
-from judge_server.remote.executor import JudgeClient, RemoteExecutor
+from judge_server.remote.executor import JudgeClient, JudgeWaits, RemoteExecutor
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring.cache import MemoryCache
 from judge_server.scoring.judge import Judge
@@ -23,9 +23,11 @@ TOKEN = "what apis and judges of this deployment know"
 class ListeningJudge:
     """A judge that listens. After `stop`, `start` listens again on the same port."""
 
-    def __init__(self, judge: Judge, token: str | None = TOKEN) -> None:
+    def __init__(
+        self, judge: Judge, token: str | None = TOKEN, heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+    ) -> None:
         self.judge = judge
-        self.process = JudgeProcess(token, judge)
+        self.process = JudgeProcess(token, judge, flush_interval_s=0.01, heartbeat_interval_s=heartbeat_interval_s)
         self._port = unused_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._server: uvicorn.Server | None = None
@@ -55,11 +57,15 @@ class ListeningJudge:
 
 @asynccontextmanager
 async def judges(
-    *engines: Engine | None, queue_calls: int = 1000, adapters: Path | None = None
+    *engines: Engine | None,
+    queue_calls: int = 1000,
+    adapters: Path | None = None,
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
 ) -> AsyncIterator[list[ListeningJudge]]:
     """A listening judge for each engine, which loads adapters from this folder."""
     options: dict[str, Any] = {"queue_calls": queue_calls, "adapters": adapters}
-    served = [ListeningJudge(await support.judge(engine, **options)) for engine in engines]  # type: ignore[arg-type]
+    made = [await support.judge(engine, **options) for engine in engines]  # type: ignore[arg-type]
+    served = [ListeningJudge(judge, heartbeat_interval_s=heartbeat_interval_s) for judge in made]
     async with AsyncExitStack() as stack:
         for one in served:
             await one.start()
@@ -69,10 +75,12 @@ async def judges(
 
 
 @asynccontextmanager
-async def api_of(*served: ListeningJudge, token: str | None = TOKEN) -> AsyncIterator[Judge]:
-    """The started judge of an api in front of these."""
+async def api_of(*served: ListeningJudge, token: str | None = TOKEN, **waits: float) -> AsyncIterator[Judge]:
+    """The started judge of an api in front of these. `waits` are fields of `JudgeWaits`."""
     executor = RemoteExecutor(
-        [JudgeClient(one.url, token) for one in served], PoolRules(interval_s=0.05, health_timeout_s=5.0)
+        [JudgeClient(one.url, token) for one in served],
+        PoolRules(interval_s=0.05, health_timeout_s=5.0),
+        waits=JudgeWaits(**waits),
     )
     made = Judge(executor, MemoryCache())
     try:

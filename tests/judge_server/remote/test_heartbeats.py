@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from judge_server.api import judge_process
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.results import Caller, collect
 from judge_server.remote.executor import HEARTBEATS_MISSED, JudgeClient, JudgeUnavailable
@@ -67,12 +66,10 @@ async def test_a_judge_that_promised_no_heartbeats_is_awaited() -> None:
         await link.close()
 
 
-async def test_a_slow_judge_sends_heartbeats_and_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_judge_sends_heartbeats_and_is_awaited() -> None:
     beat_s = 8 * BEAT_S  # so that a slow machine sends each in time
-    monkeypatch.setattr(judge_process, "HEARTBEAT_INTERVAL_S", beat_s)
-    monkeypatch.setattr(judge_process, "RESULT_FLUSH_INTERVAL_S", BEAT_S / 5)
     slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * beat_s * 1.5)
-    async with judges(slow) as served, api_of(*served) as api:
+    async with judges(slow, heartbeat_interval_s=beat_s) as served, api_of(*served) as api:
         found = await collect(api.judge(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0)))
         assert [type(one).__name__ for one in found.by_digest.values()] == ["JudgeResult"]
         assert found.costs.calls == 1

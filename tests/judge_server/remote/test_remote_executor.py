@@ -15,6 +15,7 @@ from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeRe
 from judge_server.remote.executor import (
     JudgeClient,
     JudgeUnavailable,
+    JudgeWaits,
     ProtocolMismatch,
     RemoteExecutor,
     identity_digest,
@@ -232,11 +233,8 @@ async def test_a_judge_that_stops_working_is_detected_and_its_calls_go_to_the_ot
     assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
 
 
-async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_once_one_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
-    async with judges(None) as served, api_of(*served) as api:
+async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_once_one_is_back() -> None:
+    async with judges(None) as served, api_of(*served, retry_window_s=0.3) as api:
         asked = plans(api, "Yes.", of=AB)
         assert await api.executor.should_receive_traffic()
         await served[0].stop()
@@ -248,17 +246,19 @@ async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_
         with pytest.raises(EngineUnavailable):
             await api.executor.count_tokens(asked[0].batch)
         await served[0].start()
-        monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 10.0)
+        async with asyncio.timeout(10):
+            while not await api.executor.ready():  # noqa: ASYNC110 - no event to await
+                await asyncio.sleep(0.01)
         assert not failures(await collect(api.judge(asked, await deadline_after())))
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
 async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instead_of_failing_verdicts(
-    gone: bool, monkeypatch: pytest.MonkeyPatch
+    gone: bool,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
     async with judges(None) as served:
-        api = Judge(RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)), MemoryCache())
+        links, rules = [JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)
+        api = Judge(RemoteExecutor(links, rules, waits=JudgeWaits(retry_window_s=0.3)), MemoryCache())
         await api.start()
         if gone:
             await served[0].stop()
@@ -269,12 +269,9 @@ async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instea
         await api.close()
 
 
-async def test_calls_taken_by_a_judge_that_went_away_are_held_until_a_judge_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+async def test_calls_taken_by_a_judge_that_went_away_are_held_until_a_judge_is_back() -> None:
     engine = GatedEngine()
-    async with judges(engine) as served, api_of(*served) as api:
+    async with judges(engine) as served, api_of(*served, retry_window_s=0.3) as api:
         waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after())))
         await engine.busy()
         await served[0].stop()
@@ -287,13 +284,11 @@ async def test_calls_taken_by_a_judge_that_went_away_are_held_until_a_judge_is_b
     assert len(outcomes.by_digest) == 2
 
 
-async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_breakers_trial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_breakers_trial() -> None:
     engine = GatedEngine()
     async with judges(engine) as served:
-        executor = RemoteExecutor([JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0))
+        links, rules = [JudgeClient(served[0].url, TOKEN)], PoolRules(interval_s=3600.0)
+        executor = RemoteExecutor(links, rules, waits=JudgeWaits(retry_window_s=0.3))
         api = Judge(executor, MemoryCache())
         await api.start()
         await served[0].stop()
@@ -314,24 +309,18 @@ async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_brea
     assert len(outcomes.by_digest) == len(RESPONSES) * len(AB)
 
 
-async def test_calls_of_a_judge_that_never_returns_and_sent_no_result_fail(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
+async def test_calls_of_a_judge_that_never_returns_and_sent_no_result_fail() -> None:
     engine = GatedEngine()
-    async with judges(engine) as served, api_of(*served) as api:
+    async with judges(engine) as served, api_of(*served, max_hold_s=0.3) as api:
         waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=AB), await deadline_after())))
         await engine.busy()
         await served[0].stop()
         assert failures(await waiting) == {"engine": 2}
 
 
-async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
+async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_are_kept() -> None:
     dying = HalfAnsweringEngine()
-    async with judges(dying) as served, api_of(*served) as api:
+    async with judges(dying) as served, api_of(*served, max_hold_s=0.3) as api:
         waiting = asyncio.create_task(collect(api.judge(plans(api, "Yes.", of=TWELVE), await deadline_after())))
         await dying.busy.wait()
         await asyncio.sleep(0.5)  # longer than a judge takes to send its results
@@ -367,11 +356,10 @@ async def test_an_api_with_the_wrong_token_does_not_start_and_names_the_setting(
                 pass
 
 
-async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_for_matching_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_for_matching_ones() -> None:
     async with judges(None, None) as served:
+        for one in served:
+            one.process.protocol = PROTOCOL_VERSION + 1
         executor = RemoteExecutor(
             [JudgeClient(one.url, TOKEN) for one in served], PoolRules(interval_s=0.05, health_timeout_s=0.5)
         )
@@ -385,7 +373,8 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
         assert executor.unavailable_reason == f"{theirs}; it waits for judges of its own version"
         assert not await executor.should_receive_traffic()
         assert not starting.done()
-        monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION)
+        for one in served:
+            one.process.protocol = PROTOCOL_VERSION
         await asyncio.wait_for(starting, 10)
         assert executor.unavailable_reason == ""
         assert await executor.should_receive_traffic()
@@ -393,12 +382,11 @@ async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_
         await api.close()
 
 
-async def test_judges_of_another_protocol_are_left_out_and_calls_go_to_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_judges_of_another_protocol_are_left_out_and_calls_go_to_the_others() -> None:
     engine = CountingEngine()
     async with judges(engine, None) as served, api_of(*served) as api:
-        monkeypatch.setattr("judge_server.api.judge_process.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+        for one in served:
+            one.process.protocol = PROTOCOL_VERSION + 1
         link = JudgeClient(served[0].url, TOKEN)
         with pytest.raises(
             ProtocolMismatch, match=f"speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"

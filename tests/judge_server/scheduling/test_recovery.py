@@ -4,8 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import pytest
-
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import collect
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
@@ -79,10 +77,9 @@ async def test_waiting_for_an_unreachable_engine_ends_at_the_deadline() -> None:
     assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
 
 
-async def test_calls_to_an_unreachable_engine_fail_after_the_hold_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.2)
+async def test_calls_to_an_unreachable_engine_fail_after_the_hold_limit() -> None:
     engine = RestartingEngine()
-    made = await judge(engine)
+    made = await judge(engine, retry_times={"max_hold_s": 0.2})
     engine.there = False
     deadline = await deadline_after()
     for _ in range(2):

@@ -141,10 +141,9 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
     assert kinds(late) == {"overloaded"}
 
 
-async def test_a_retry_that_would_miss_the_deadline_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 120.0)
+async def test_a_retry_that_would_miss_the_deadline_is_not_started() -> None:
     script = FailingScript(GONE, times=99)
-    made = await judge(ScriptedEngine(script))
+    made = await judge(ScriptedEngine(script), retry_times={"pause_s": 120.0})
     assert kinds(await collect(made.judge(plans(made, "Yes.", of=AB), await deadline_after()))) == {"engine"}
     assert script.asked.total() == 2
 

@@ -118,13 +118,17 @@ async def test_of_two_concurrent_requests_one_publishes_and_the_other_must_retry
 async def test_a_publisher_that_died_half_way_does_not_block_the_next(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    claim = SQLIdempotencyKeys.claim
+
     async def nothing(*_: object) -> None:
         raise ConnectionError("the database went away")
 
-    monkeypatch.setattr("judge_server.api.idempotency.HOLD_S", 0.5)
+    async def briefly(*args: Any, hold_s: float) -> KeyClaim:
+        return await claim(*args, hold_s=min(hold_s, 0.5))
 
     with monkeypatch.context() as patched:
         patched.setattr(SQLIdempotencyKeys, "store_answer", nothing)
+        patched.setattr(SQLIdempotencyKeys, "claim", briefly)
         first = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)
     assert first.status_code == 201
     again = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)

@@ -10,7 +10,6 @@ from trainer_client import Client, NotReady
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-SHORT_RETRY_WINDOW = "from judge_server.remote import executor\nexecutor.RETRY_WINDOW_S = 0.5"
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
 
@@ -26,7 +25,7 @@ def test_an_api_whose_judge_has_gone_stays_ready_and_refuses_only_what_needs_a_j
     port = unused_port()
     url = ("--judge", f"http://127.0.0.1:{port}")
     with (
-        listening("api", "--port", "0", *url, first=SHORT_RETRY_WINDOW, ADJUDGE_DATA_DIR=str(tmp_path / "api")) as api,
+        listening("api", "--port", "0", *url, ADJUDGE_DATA_DIR=str(tmp_path / "api")) as api,
         Client(api.url, retries=0) as client,
     ):
         assert get(api, "/readyz?only=replica").status_code == 503

@@ -15,6 +15,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.store import prepare_store
 from adjudge_services.wiring import build_app
 from rubric_store.ledger.tables import requests
+from tests.services.operations.in_process import INTERVALS
 from tests.services.processes import listening
 from trainer_client import Client
 
@@ -37,7 +38,7 @@ async def serving(**settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """Run a service with these judges in this process."""
     given = Settings(**{"engine_url": "scripted://no", "engines": JUDGES} | settings)
     await prepare_store(given)
-    app = build_app(given, wait_for_judge=True)
+    app = build_app(given, wait_for_judge=True, intervals=INTERVALS)
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
     async with app.router.lifespan_context(app), http:

@@ -1,6 +1,7 @@
 """A service inside this process that runs operations itself, and helpers for its tests."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -10,10 +11,13 @@ import httpx2
 from adjudge_services.judges import local_judges
 from adjudge_services.settings import Settings
 from adjudge_services.store import prepare_store
-from adjudge_services.wiring import build_app
+from adjudge_services.wiring import Intervals, build_app
 from judge_server.scoring.combined import AnyJudge
+from tests.fixtures.short_intervals import POLL_INTERVAL_S, RECORDER_TIMES
 from trainer_client import AsyncClient
 from trainer_client.wire.operations import Operation
+
+INTERVALS = Intervals(RECORDER_TIMES, POLL_INTERVAL_S)
 
 Start = Callable[..., Awaitable[AsyncClient]]
 JudgesOf = Callable[[Settings], dict[str, AnyJudge]]
@@ -21,12 +25,16 @@ JudgesOf = Callable[[Settings], dict[str, AnyJudge]]
 
 @asynccontextmanager
 async def serving_within(
-    engine: str = "scripted://hash", judges_of: JudgesOf = local_judges, **given: Any
+    engine: str = "scripted://hash",
+    judges_of: JudgesOf = local_judges,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    **given: Any,
 ) -> AsyncIterator[httpx2.ASGITransport]:
-    """Run a service with these settings in this process; yield a transport to it."""
+    """Run a service with these settings in this process; yield a transport to it. `clock` is that of its keys."""
     settings = Settings.with_options(engine_url=engine, **given)
     await prepare_store(settings)
-    service = build_app(settings, judges_of, wait_for_judge=True)
+    service = build_app(settings, judges_of, wait_for_judge=True, intervals=INTERVALS, clock=clock)
     async with service.router.lifespan_context(service):
         yield httpx2.ASGITransport(service, raise_app_exceptions=False)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from judge_server.auth.keys import make_key
+from judge_server.auth.keys import CACHE_TTL_S, make_key
 from rubric_store import TenantStore
+from tests.fixtures.clocks import SetForwardClock
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.api.console.pages import checked, links, token_of
 from tests.judge_server.api.console.test_labels import forms, label
@@ -23,10 +24,10 @@ GROUPS = [{"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in 
 
 
 class Served:
-    """A service in this process that requires keys."""
+    """A service in this process that requires keys, whose clock is `clock`."""
 
-    def __init__(self, transport: httpx2.ASGITransport, tenants: TenantStore) -> None:
-        self._transport, self.tenants = transport, tenants
+    def __init__(self, transport: httpx2.ASGITransport, tenants: TenantStore, clock: SetForwardClock) -> None:
+        self._transport, self.tenants, self.clock = transport, tenants, clock
 
     async def client(self, *scopes: str, project: str = "default", named: str = "") -> httpx2.AsyncClient:
         """Return a client with a new key."""
@@ -46,9 +47,9 @@ async def served(data_dir: Path, new_sqlite: NewSQLite, monkeypatch: pytest.Monk
     """A service that requires keys; its engine answers by hash."""
     url = new_sqlite(data_dir / "adjudge.db")
     monkeypatch.setenv("ADJUDGE_KEYS", "required")
-    tenants = TenantStore(url)
-    async with serving_within() as transport:
-        yield Served(transport, tenants)
+    tenants, clock = TenantStore(url), SetForwardClock()
+    async with serving_within(clock=clock) as transport:
+        yield Served(transport, tenants, clock)
     await tenants.close()
 
 
@@ -227,10 +228,7 @@ async def test_the_ledger_is_filtered_and_paginated(served: Served) -> None:
 # -- keys
 
 
-async def test_an_administrator_creates_a_key_that_works_until_it_is_revoked(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("judge_server.auth.keys.CACHE_TTL_S", 0.0)
+async def test_an_administrator_creates_a_key_that_works_until_it_is_revoked(served: Served) -> None:
     async with await served.client("admin") as http:
         token = token_of(checked(await http.get("/console/keys")))
         fields = {"token": token, "label": "<b>Bob</b>", "scope": ["read", "labels:write"], "days": "30"}
@@ -245,6 +243,7 @@ async def test_an_administrator_creates_a_key_that_works_until_it_is_revoked(
         assert f"key.created</td><td><bdi>{id_}" in checked(await http.get(f"/console/keys?subject={id_}"))
         assert (await http.post("/console/keys/revoke", data={"token": token, "id": id_})).status_code == 303
         assert "revoked" in checked(await http.get("/console/keys"))
+        served.clock.ahead_s = CACHE_TTL_S
         async with served.with_key(key) as bob:
             assert (await bob.get("/v1/runs")).status_code == 401
 

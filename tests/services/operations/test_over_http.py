@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from judge_server.api import operations
 from judge_server.api.app import example_requests
+from judge_server.api.operations import event_stream
 from tests.services.command import adjudge
 from tests.services.operations.cluster import CRITERIA, groups, score
 from tests.services.operations.in_process import Start, end_of, results_of
@@ -142,13 +143,18 @@ async def test_event_ids_are_revisions_and_events_end_with_the_operation(client:
     assert (refused.status_code, "not an event id" in refused.text) == (422, True)
 
 
-async def test_an_idle_event_stream_sends_heartbeats(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "SSE_HEARTBEAT_INTERVAL_S", 0.02)
-    client = await start("scripted://hash?delay_s=0.05&concurrency=1")
-    id_ = (await client.submit(score(1))).id
-    answer = await raw(client, "GET", f"/v1/operations/{id_}/events")
-    assert answer.text.count(": still here\n\n") > 5
-    assert answer.text.endswith("}\n\n")
+async def test_an_idle_event_stream_sends_heartbeats(client: AsyncClient) -> None:
+    done, changed = await end_of(client, (await client.submit(score(1))).id), asyncio.Event()
+
+    async def changes() -> AsyncIterator[Operation]:
+        await changed.wait()
+        yield done
+
+    stream = event_stream(changes(), asyncio.Event(), heartbeat_s=0.02)
+    assert [await anext(stream) for _ in range(5)] == [b": still here\n\n"] * 5
+    changed.set()
+    event = [line async for line in stream if not line.startswith(b":")]
+    assert [line.split(b"\n")[0] for line in event] == [f"id: {done.revision}".encode()]
 
 
 async def test_results_are_available_as_pages_and_as_lines(client: AsyncClient) -> None:

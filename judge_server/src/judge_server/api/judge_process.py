@@ -51,13 +51,18 @@ loop, calls are made twice needlessly."""
 class JudgeProcess:
     """What the routes need: the judge, once its engine is loaded, and the token that apis must send, if any.
 
-    Metrics name the runs of all projects, so they require the token too, unless `open_metrics` is set.
+    Metrics name the runs of all projects, so they require the token too, unless `open_metrics` is set. `protocol` is
+    the version of its messages. Outcomes of unfinished responses are sent every `flush_interval_s`, and a line at least
+    every `heartbeat_interval_s`.
     """
 
     token: str | None
     judge: Judge | None = None
     problem: str = "the judge model is still loading"
     open_metrics: bool = False
+    protocol: int = PROTOCOL_VERSION
+    flush_interval_s: float = RESULT_FLUSH_INTERVAL_S
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
 
     def ready_judge(self) -> Judge:
         """Return the judge; raises `NotReady` before it has started."""
@@ -137,11 +142,11 @@ async def _metrics(request: Request, process: Process) -> Response:
 async def _handshake(process: Process) -> Response:
     judge = process.judge
     message = Handshake(
-        protocol=PROTOCOL_VERSION,
+        protocol=process.protocol,
         version=__version__,
         identity=judge.identity if judge else None,
         ready=judge is not None and await judge.executor.ready(),
-        heartbeat_s=HEARTBEAT_INTERVAL_S,
+        heartbeat_s=process.heartbeat_interval_s,
         sleep_state="awake" if judge is None else judge.executor.sleep_state,
         weights=None if judge is None else judge.executor.weights,
     )
@@ -185,19 +190,19 @@ async def _outcomes(request: Request, process: Process) -> Response:
     shard = await _message(request, _SHARD)
     bind_log_context(project=shard.caller.project_id, run=label_of_run(shard.caller.run) or None)
     judge = process.ready_judge()
-    if shard.protocol != PROTOCOL_VERSION:
-        raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, not {shard.protocol}")
+    if shard.protocol != process.protocol:
+        raise NotReady(f"this judge speaks protocol {process.protocol}, not {shard.protocol}")
     try:
         plans = shard.response_plans()
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    events = _result_events(judge, plans, shard)
+    events = _result_events(process, judge, plans, shard)
     first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
     return StreamingResponse(_encoded(first, events), media_type=NDJSON)
 
 
 async def _result_events(
-    judge: Judge, plans: Sequence[ResponsePlan], shard: ShardRequest
+    process: JudgeProcess, judge: Judge, plans: Sequence[ResponsePlan], shard: ShardRequest
 ) -> AsyncGenerator[ResultEvent, None]:
     """Yield outcomes as responses are done, then those left at the deadline, with heartbeats in between.
 
@@ -212,7 +217,7 @@ async def _result_events(
         if shard.identity != identity_digest(judge.identity):
             raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
         judging = judge.judge(
-            plans, now() + shard.deadline_s, caller=shard.batch_caller, tick_s=RESULT_FLUSH_INTERVAL_S
+            plans, now() + shard.deadline_s, caller=shard.batch_caller, tick_s=process.flush_interval_s
         )
         await stack.enter_async_context(aclosing(judging))
         async for judged in judging:
@@ -221,7 +226,7 @@ async def _result_events(
                 event, last_sent_at = ResultEvent.of(unsent), now()
                 unsent = Outcomes(joined=unsent.joined - unsent.by_digest.keys())
                 yield event
-            elif now() - last_sent_at >= HEARTBEAT_INTERVAL_S:
+            elif now() - last_sent_at >= process.heartbeat_interval_s:
                 last_sent_at = now()
                 yield ResultEvent()
 

@@ -210,8 +210,10 @@ async def operation_results(
     return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
 
 
-async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    """Encode an operation's changes as server-sent events, with heartbeat comments in between.
+async def event_stream(
+    changes: AsyncIterator[Operation], stopping: asyncio.Event, heartbeat_s: float = SSE_HEARTBEAT_INTERVAL_S
+) -> AsyncIterator[bytes]:
+    """Encode an operation's changes as server-sent events, with heartbeat comments every `heartbeat_s` in between.
 
     The stream ends early if the store cannot be reached or the server begins to shut down; the client then reconnects
     to another server.
@@ -222,7 +224,7 @@ async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Even
         yield _HEARTBEAT
         while not stopping.is_set():
             done, _ = await asyncio.wait(
-                {next_change, shutdown}, timeout=SSE_HEARTBEAT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+                {next_change, shutdown}, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
             )
             if next_change not in done:
                 yield _HEARTBEAT

@@ -35,7 +35,6 @@ STALE_TTL_S = 600.0
 when the database stops; a higher one keeps revoked keys valid."""
 
 _STORE_TIMEOUT_S = 5.0
-_MAX_KEYS = 10_000
 _NEW_IDS_AT_ONCE = 100
 _NEW_IDS_PER_SECOND = 20.0
 
@@ -77,11 +76,12 @@ class _CachedKey(NamedTuple):
 
 
 class ApiKeyCache:
-    """A cache of the keys in a store. `clock` returns seconds."""
+    """A cache of up to `max_keys` keys in a store, and as many ids that are none. `clock` returns seconds."""
 
-    def __init__(self, key_store: ApiKeyStore, clock: Callable[[], float]) -> None:
+    def __init__(self, key_store: ApiKeyStore, clock: Callable[[], float], max_keys: int = 10_000) -> None:
         self._key_store = key_store
         self._clock = clock
+        self._max_keys = max_keys
         self._keys: OrderedDict[str, _CachedKey] = OrderedDict()
         self._unknown: OrderedDict[str, _CachedKey] = OrderedDict()
         self._loading: dict[str, asyncio.Future[ApiKeyRecord | None]] = {}
@@ -121,6 +121,6 @@ class ApiKeyCache:
         self._unknown.pop(key_id, None)
         table = self._unknown if record is None else self._keys
         table[key_id] = _CachedKey(record, self._clock())
-        while len(table) > _MAX_KEYS:
+        while len(table) > self._max_keys:
             table.popitem(last=False)
         return record

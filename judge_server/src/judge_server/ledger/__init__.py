@@ -5,7 +5,7 @@ spool on disk, five times a second; another moves them to the database, in order
 that are not yet in the spool are lost; if the database cannot be reached, nothing is lost until the spool is full.
 """
 
-from judge_server.ledger.recorder import Recorder
+from judge_server.ledger.recorder import Recorder, RecorderLimits, RecorderTimes
 from judge_server.scoring.planner import JudgedRequest, RecordSink
 
-__all__ = ["JudgedRequest", "RecordSink", "Recorder"]
+__all__ = ["JudgedRequest", "RecordSink", "Recorder", "RecorderLimits", "RecorderTimes"]

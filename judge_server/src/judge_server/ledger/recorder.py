@@ -16,11 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from judge_server.judging.replies import combine_votes
 from judge_server.ledger.rows import rows_of
 from judge_server.ledger.spool import (
+    MAX_MEMORY_BYTES,
+    MAX_QUARANTINE_BYTES,
     QUARANTINE_FOLDER,
     Quarantine,
     QuarantineFull,
@@ -49,16 +52,50 @@ is longer, verdicts appear later in the ledger and the console."""
 _BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
 """The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
 of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""
-_MAX_BATCH_USES = 20_000
 _BACKLOG_SHARE = 0.4
 """The threads are throttled while fewer uses wait to be written than this share of those that may wait in memory."""
-_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
-_CLOSE_TIMEOUT_S = 10.0
 _LOG_INTERVAL_S = 10.0
-_WATCH_INTERVAL_S = 1.0
 
 TRANSIENT_FAILURES = frozenset({"timeout", "engine", "overloaded"})
 """The kinds of failed verdicts that may succeed in another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderTimes:
+    """The recorder's intervals in seconds.
+
+    Attributes:
+        spool_interval_s: the interval at which judged requests are written to the spool.
+        batch_window_s: the time in which rows are collected for one transaction.
+        watch_interval_s: the interval at which threads that crashed are looked for.
+        retry_delays_s: the pauses before further attempts to write; the last one is repeated.
+        close_timeout_s: how long `close` writes to the ledger what is in the spool.
+    """
+
+    spool_interval_s: float = SPOOL_INTERVAL_S
+    batch_window_s: float = BATCH_WINDOW_S
+    watch_interval_s: float = 1.0
+    retry_delays_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0)
+    close_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderLimits:
+    """How much the recorder holds. Rows above a limit are counted as lost, except for `batch_uses`.
+
+    Attributes:
+        waiting_uses: the maximum number of uses in memory that are not in the spool yet.
+        spool_bytes: the maximum size of the spool.
+        memory_bytes: the maximum size of rows in memory while the spool cannot be written.
+        quarantine_bytes: the maximum size of the quarantine.
+        batch_uses: the number of uses that are written in one transaction.
+    """
+
+    waiting_uses: int = 200_000
+    spool_bytes: int = 2**30
+    memory_bytes: int = MAX_MEMORY_BYTES
+    quarantine_bytes: int = MAX_QUARANTINE_BYTES
+    batch_uses: int = 20_000
 
 
 class _BatchRefusedError(Exception):
@@ -71,9 +108,9 @@ class Recorder:
     Args:
         ledger: the ledger to write to.
         spool: the folder of the spool, created if it does not exist.
-        max_waiting: the maximum number of uses in memory; further ones are counted as lost.
-        max_spool_bytes: the maximum size of the spool; further rows are counted as lost.
         keep_texts: also keep prompts, responses and groundings.
+        limits: how much it holds.
+        times: its intervals.
 
     Raises:
         OSError: the folder of the spool cannot be created.
@@ -84,15 +121,16 @@ class Recorder:
         ledger: Ledger,
         spool: Path,
         *,
-        max_waiting: int = 200_000,
-        max_spool_bytes: int = 2**30,
         keep_texts: bool = True,
+        limits: RecorderLimits = RecorderLimits(),
+        times: RecorderTimes = RecorderTimes(),
     ) -> None:
         self.ledger = ledger
         self._keep_texts = keep_texts
-        self._max_waiting = max_waiting
-        self._spool = Spool(spool, max_spool_bytes)
-        self._quarantine = Quarantine(spool / QUARANTINE_FOLDER)
+        self._limits = limits
+        self._times = times
+        self._spool = Spool(spool, limits.spool_bytes, limits.memory_bytes)
+        self._quarantine = Quarantine(spool / QUARANTINE_FOLDER, limits.quarantine_bytes)
         self._state = threading.Condition()
         self._entries: deque[JudgedRequest] = deque()
         self._spooling: list[JudgedRequest] = []  # kept here for a spooler that is restarted
@@ -113,7 +151,7 @@ class Recorder:
         uses = judged.use_rows
         with self._state:
             self._recorded += uses
-            if self._in_memory + uses > self._max_waiting and self._in_memory:
+            if self._in_memory + uses > self._limits.waiting_uses and self._in_memory:
                 self._count_lost(uses, "too many verdicts wait in memory")
                 return
             self._accepted += uses
@@ -125,7 +163,7 @@ class Recorder:
         with self._state:
             accepted = self._accepted
         while self._accepted - self._in_memory < accepted:  # noqa: ASYNC110 - another thread spools
-            await asyncio.sleep(SPOOL_INTERVAL_S / 4)
+            await asyncio.sleep(self._times.spool_interval_s / 4)
 
     def state(self) -> LedgerState:
         """The current state of recording."""
@@ -155,12 +193,12 @@ class Recorder:
         return None if self._spool_problem is None else f"its spool cannot be written: {self._spool_problem}"
 
     def close(self) -> None:
-        """Write everything to the spool, and to the ledger what can be written in ten seconds. Blocks."""
+        """Write everything to the spool, and to the ledger what can be written in `close_timeout_s`. Blocks."""
         self._closing.set()
         self._spooler.done.wait()
         with self._state:
             self._state.notify_all()
-        self._writer.done.wait(_CLOSE_TIMEOUT_S)
+        self._writer.done.wait(self._times.close_timeout_s)
         self._stop.set()
         self._writer.done.wait(1.0)
         with self._state:
@@ -172,7 +210,7 @@ class Recorder:
 
     def _watch(self) -> None:
         """Restart threads that have crashed."""
-        while not self._stop.wait(_WATCH_INTERVAL_S):
+        while not self._stop.wait(self._times.watch_interval_s):
             try:
                 self._quarantine.refresh()
                 for worker in (self._spooler, self._writer):
@@ -192,7 +230,7 @@ class Recorder:
 
     def _is_behind(self) -> bool:
         """Whether writing is more urgent than the requests of this process: there is a backlog, or the process ends."""
-        return self._closing.is_set() or self._waiting > _BACKLOG_SHARE * self._max_waiting
+        return self._closing.is_set() or self._waiting > _BACKLOG_SHARE * self._limits.waiting_uses
 
     @property
     def _waiting(self) -> int:
@@ -203,7 +241,7 @@ class Recorder:
         throttle_thread(self._is_behind)
         closing = False
         while not closing:
-            closing = self._closing.wait(SPOOL_INTERVAL_S)
+            closing = self._closing.wait(self._times.spool_interval_s)
             self._spool.flush_pending()
             while self._spooling or self._take_entries():
                 self._spool_entries()
@@ -213,7 +251,7 @@ class Recorder:
         """Move waiting requests to `_spooling`, up to the batch size; return whether there are any."""
         uses = 0
         with self._state:
-            while self._entries and uses < _MAX_BATCH_USES:
+            while self._entries and uses < self._limits.batch_uses:
                 self._spooling.append(self._entries.popleft())
                 uses += self._spooling[-1].use_rows
         return bool(self._spooling)
@@ -241,10 +279,8 @@ class Recorder:
                 if file is None or rows is None:
                     self._count_lost(uses, problem or "")
                     continue
-                if (
-                    sum(cached_rows.uses or 0 for cached_rows in self._unwritten_rows) + uses <= _MAX_BATCH_USES
-                    or not self._unwritten_rows
-                ):
+                in_memory = sum(cached_rows.uses or 0 for cached_rows in self._unwritten_rows)
+                if in_memory + uses <= self._limits.batch_uses or not self._unwritten_rows:
                     self._unwritten_rows[file] = rows
                 self._state.notify_all()
 
@@ -266,7 +302,8 @@ class Recorder:
             else:
                 failures = 0
                 continue
-            self._stop.wait(_RETRY_DELAYS_S[min(failures, len(_RETRY_DELAYS_S) - 1)])
+            delays_s = self._times.retry_delays_s
+            self._stop.wait(delays_s[min(failures, len(delays_s) - 1)])
             failures += 1
 
     def _write(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], int, int, int]:
@@ -350,23 +387,25 @@ class Recorder:
 
     def _next_files(self, *, one_by_one: bool) -> list[SpoolEntry]:
         """Wait for the next batch of files, or the next single file; empty if the recorder is closed."""
+        batch_uses, window_s = self._limits.batch_uses, self._times.batch_window_s
         with self._state:
             while self._spool.first() is None:
                 if self._spooler.done.is_set():
                     return []
-                self._state.wait(SPOOL_INTERVAL_S)
+                self._state.wait(self._times.spool_interval_s)
             began = time.monotonic()
-            while (uses := self._uses_to_write()) < _MAX_BATCH_USES:
-                window = BATCH_WINDOW_S if uses < _BUSY_USES else max(BATCH_WINDOW_S, _BUSY_WINDOW_S)
+            while (uses := self._uses_to_write()) < batch_uses:
+                window = window_s if uses < _BUSY_USES else max(window_s, _BUSY_WINDOW_S)
                 left = began + window - time.monotonic()
                 if one_by_one or self._closing.is_set() or left <= 0:
                     break
                 self._state.wait(left)
-            return [] if self._stop.is_set() else self._spool.oldest(1 if one_by_one else _MAX_BATCH_USES)
+            return [] if self._stop.is_set() else self._spool.oldest(1 if one_by_one else batch_uses)
 
     def _uses_to_write(self) -> int:
         """The uses of the next batch as it is now."""
-        return sum(file.uses or _MAX_BATCH_USES for file in self._spool.oldest(_MAX_BATCH_USES))
+        batch_uses = self._limits.batch_uses
+        return sum(file.uses or batch_uses for file in self._spool.oldest(batch_uses))
 
     def _finish_files(self, files: list[SpoolEntry], written: int, refused: int, lost: int) -> None:
         for file in files:

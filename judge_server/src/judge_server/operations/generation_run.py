@@ -23,10 +23,10 @@ from judge_server.generation.kinds import open_generator
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Writer
-from judge_server.operations import service
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
+from judge_server.operations.service import POLL_INTERVAL_S
 from judge_server.ports import OperationStore, RubricSource
 from judge_server.ports.operations import MAX_PAGE_RESULTS
 from judge_server.scoring.rubrics import PROJECT_ID
@@ -163,7 +163,7 @@ class GenerationRun:
         handler = GenerateHandler(new_writer, self._rubrics, generator=self._generator, keep_discards=True)
         attempts = SingleAttempts(handler, concurrency)
         async with work_on(
-            self._store, {operation.kind: attempts}, concurrency=concurrency, interval_s=service.POLL_INTERVAL_S
+            self._store, {operation.kind: attempts}, concurrency=concurrency, interval_s=POLL_INTERVAL_S
         ) as operations:
             async for now in attempts.follow(operations, operation):
                 async for result in self._new_results(operation.id):

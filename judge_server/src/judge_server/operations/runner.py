@@ -20,7 +20,6 @@ from pydantic import BaseModel
 from judge_server.observability.logs import log_context
 from judge_server.observability.metrics import ChunkStatus, OperationMetrics
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, span, span_links
-from judge_server.operations import service
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     OperationHandler,
@@ -28,7 +27,13 @@ from judge_server.operations.handlers.base import (
     ServiceUnavailableError,
 )
 from judge_server.operations.queues import LocalQueue
-from judge_server.operations.service import DISPATCH_INTERVAL_S, Dispatcher, OperationHandlers, Operations
+from judge_server.operations.service import (
+    DISPATCH_INTERVAL_S,
+    POLL_INTERVAL_S,
+    Dispatcher,
+    OperationHandlers,
+    Operations,
+)
 from judge_server.ports import Identity, OperationStore, identity_context
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client.wire.operations import Operation, OperationKind
@@ -193,11 +198,12 @@ async def dispatch_with(
     handlers: OperationHandlers,
     *,
     interval_s: float = DISPATCH_INTERVAL_S,
+    poll_interval_s: float = POLL_INTERVAL_S,
 ) -> AsyncIterator[Operations]:
-    """Dispatch the chunks of a store for the duration of the block."""
+    """Dispatch the chunks of a store for the duration of the block. Operations are followed every `poll_interval_s`."""
     dispatching = asyncio.create_task(dispatcher.run(interval_s))
     try:
-        yield Operations(store, handlers, dispatcher)
+        yield Operations(store, handlers, dispatcher, poll_interval_s=poll_interval_s)
     finally:
         dispatching.cancel()
         await asyncio.gather(dispatching, return_exceptions=True)
@@ -212,6 +218,7 @@ async def work_on(
     lease_s: float = LEASE_S,
     metrics: OperationMetrics | None = None,
     interval_s: float = DISPATCH_INTERVAL_S,
+    poll_interval_s: float = POLL_INTERVAL_S,
 ) -> AsyncIterator[Operations]:
     """Work on the chunks of a store, `concurrency` at a time, for the duration of the block."""
     runner = ChunkRunner(store, handlers, lease_s=lease_s, metrics=metrics)
@@ -225,7 +232,8 @@ async def work_on(
     dispatcher = Dispatcher(store, queue)
     queue.start()
     try:
-        async with dispatch_with(dispatcher, store, handlers, interval_s=interval_s) as operations:
+        following = dispatch_with(dispatcher, store, handlers, interval_s=interval_s, poll_interval_s=poll_interval_s)
+        async with following as operations:
             yield operations
     finally:
         await queue.close()
@@ -266,12 +274,14 @@ class SingleAttempts:
         self._in_a_row = 0
         return outcome
 
-    async def follow(self, operations: Operations, operation: Operation) -> AsyncIterator[Operation]:
-        """Yield the operation every `POLL_INTERVAL_S` seconds until it has ended, or until this has stopped."""
+    async def follow(
+        self, operations: Operations, operation: Operation, poll_interval_s: float = 0.1
+    ) -> AsyncIterator[Operation]:
+        """Yield the operation every `poll_interval_s` seconds until it has ended, or until this has stopped."""
         while True:
             has_stopped = self.problem is not None
             operation = await operations.get(operation.project_id, operation.id)
             yield operation
             if operation.ended or has_stopped:
                 return
-            await asyncio.sleep(service.POLL_INTERVAL_S)
+            await asyncio.sleep(poll_interval_s)

@@ -141,7 +141,8 @@ class Dispatcher:
 class Operations:
     """The operations of each project, isolated from those of other projects; the consumers of the queue do the work.
 
-    Unknown ids raise `NotFound`.
+    Unknown ids raise `NotFound`. An operation that is followed is read every `poll_interval_s`. A request without its
+    inputs may have `max_request_bytes` as JSON.
     """
 
     def __init__(
@@ -152,7 +153,11 @@ class Operations:
         *,
         now: Callable[[], datetime] = _now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        max_request_bytes: int = MAX_STORED_REQUEST_BYTES,
     ) -> None:
+        self._poll_interval_s = poll_interval_s
+        self._max_request_bytes = max_request_bytes
         self._store = store
         self._handlers = handlers
         self._dispatcher = dispatcher
@@ -186,12 +191,11 @@ class Operations:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
         options, chunks = await handler.split(project_id, parsed)
-        if (
-            size := len(await asyncio.to_thread(json.dumps, options, separators=(",", ":")))
-        ) > MAX_STORED_REQUEST_BYTES:
+        size = len(await asyncio.to_thread(json.dumps, options, separators=(",", ":")))
+        if size > self._max_request_bytes:
             raise InvalidOperationError(
                 f"the request without its inputs has {size:,} bytes as JSON, above the limit of "
-                f"{MAX_STORED_REQUEST_BYTES:,}; if its rubric is that large, publish it and send its reference"
+                f"{self._max_request_bytes:,}; if its rubric is that large, publish it and send its reference"
             )
         new = NewOperation(
             id=f"op-{secrets.token_hex(8)}",
@@ -234,7 +238,7 @@ class Operations:
                 yield operation
             if state in TERMINAL_STATES:
                 return
-            await self._sleep(POLL_INTERVAL_S)
+            await self._sleep(self._poll_interval_s)
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
         """Return results from index `after` on: at most `limit`, fewer if they are large."""

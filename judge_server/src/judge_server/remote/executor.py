@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import httpx2
 from opentelemetry.trace import SpanKind
@@ -61,6 +61,16 @@ DEADLINE_GRACE_S = 0.1
 RETRY_WINDOW_S = 5.0
 """An api looks for a judge for this long before it refuses a request that no judge has taken. If it is shorter than a
 judge's restart in place, the api refuses requests needlessly."""
+
+
+class JudgeWaits(NamedTuple):
+    """How long a request looks for a judge, in seconds: if no judge has taken it, and if one has and went away."""
+
+    retry_window_s: float = RETRY_WINDOW_S
+    max_hold_s: float = MAX_HOLD_S
+
+
+JUDGE_WAITS = JudgeWaits()
 
 _POLL_S = 0.1
 _MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
@@ -282,7 +292,9 @@ class RemoteExecutor:
         rules: PoolRules = PoolRules(),  # noqa: B008 - a frozen value
         *,
         max_calls: int = DEFAULT_QUEUE_RULES.calls,
+        waits: JudgeWaits = JUDGE_WAITS,
     ) -> None:
+        self._waits = waits
         self.write_buffer = WriteBehindBuffer()
         self.max_calls = max_calls
         self._pool = Pool({link.url: link for link in links}, self._check_health, rules)
@@ -410,7 +422,8 @@ class RemoteExecutor:
         deadline: float,
     ) -> "RemotePendingJudgement":
         """Prepare the calls. They are sent when the request waits for them."""
-        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, progress, deadline)
+        judges = Judges(self._pool, identity_digest(self.identity), self._metrics, self._waits)
+        return RemotePendingJudgement(judges, work, caller, progress, deadline)
 
     async def count_tokens(self, batch: Batch) -> int:
         """Count with the judge that the batch is assigned to."""
@@ -463,6 +476,15 @@ class RemoteExecutor:
         return True
 
 
+class Judges(NamedTuple):
+    """The judges that a request is sent to, all with this digest of their identity, and how long it looks for one."""
+
+    pool: Pool[JudgeClient]
+    identity: str
+    metrics: JudgeMetrics
+    waits: JudgeWaits
+
+
 class RemotePendingJudgement:
     """One request's calls at judges in other processes.
 
@@ -472,17 +494,13 @@ class RemotePendingJudgement:
 
     def __init__(
         self,
-        pool: Pool[JudgeClient],
-        identity: EngineIdentity,
-        metrics: JudgeMetrics,
+        judges: Judges,
         work: Sequence[UnresolvedWork],
         caller: Caller,
         progress: JudgingProgress,
         deadline: float,
     ) -> None:
-        self._pool = pool
-        self._identity = identity_digest(identity)
-        self._metrics = metrics
+        self._pool, self._identity, self._metrics, self._waits = judges
         self._shard: Shard = [(plan, planned_calls) for plan, planned_calls, _ in work if planned_calls]
         self._caller = caller
         self._progress = progress
@@ -547,7 +565,8 @@ class RemotePendingJudgement:
         """Wait for a judge that was not tried or may be tried again; return those to exclude, or None to give up."""
         now = asyncio.get_running_loop().time
         lost = self._failure is not DEADLINE_EXCEEDED  # a judge had calls of this request and went away
-        until = (now() if failing_since is None else failing_since) + (MAX_HOLD_S if lost else RETRY_WINDOW_S)
+        wait_s = self._waits.max_hold_s if lost else self._waits.retry_window_s
+        until = (now() if failing_since is None else failing_since) + wait_s
         while not any(member.available and member.name not in tried for member in self._pool.members):
             if self._overloaded is not None:
                 return None

@@ -16,7 +16,7 @@ import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question
@@ -38,6 +38,20 @@ takes longer, verdicts fail needlessly; if the value is close to the deadline, t
 _MAX_PAUSE_S = 1.0
 
 
+class RetryTimes(NamedTuple):
+    """How long calls wait for an engine that failed, in seconds.
+
+    Attributes:
+        pause_s: the pause before the single retry.
+        max_hold_s: how long calls are held for an engine that is down.
+    """
+
+    pause_s: float = ENGINE_RETRY_PAUSE_S
+    max_hold_s: float = MAX_HOLD_S
+
+
+RETRY_TIMES = RetryTimes()
+
 _MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
 
 
@@ -58,13 +72,19 @@ class CallRunner:
     """Run calls on one engine. Holds what all `CallTask`s share."""
 
     def __init__(
-        self, engine: Engine, admission: Admission, write_buffer: WriteBehindBuffer, metrics: JudgeMetrics
+        self,
+        engine: Engine,
+        admission: Admission,
+        write_buffer: WriteBehindBuffer,
+        metrics: JudgeMetrics,
+        retry_times: RetryTimes = RETRY_TIMES,
     ) -> None:
         self.engine = engine
         self.admission = admission
         self.write_buffer = write_buffer
         self.metrics = metrics
-        self.recovery = EngineRecovery(engine, admission)
+        self.retry_pause_s = retry_times.pause_s
+        self.recovery = EngineRecovery(engine, admission, retry_times.max_hold_s)
 
 
 class Subscriber:
@@ -328,7 +348,8 @@ class CallTask:
             if not to_retry:
                 break
             outcomes = [self.latest_outcomes[d] for one in to_retry for d in one.digests]
-            pause = max(_retry_pause_s(outcome) for outcome in outcomes if _transient(outcome))
+            requested = [outcome.retry_after_s for outcome in outcomes if _transient(outcome)]
+            pause = max([self._runner.retry_pause_s, *[seconds or 0.0 for seconds in requested]])
             was_down = await self._runner.recovery.wait(pause, self.deadline)
             if was_down is not None:
                 unread += await self._run_calls(to_retry)
@@ -468,18 +489,12 @@ def _single_question(question: Question, place: int) -> Question:
     return question.alone(place) if question.alone else question
 
 
-def _transient(outcome: CallOutcome) -> bool:
+def _transient(outcome: CallOutcome) -> TypeGuard[CallFailure]:
     return (
         isinstance(outcome, CallFailure)
         and outcome.kind in ("engine", "overloaded")
         and outcome.retry_after_s != math.inf
     )
-
-
-def _retry_pause_s(outcome: CallOutcome) -> float:
-    """Return the seconds to wait before the engine is called again after an outcome."""
-    requested_s = outcome.retry_after_s if isinstance(outcome, CallFailure) else None
-    return max(ENGINE_RETRY_PAUSE_S, requested_s or 0.0)
 
 
 def _unreadable(verdict: CallOutcome) -> bool:
@@ -535,7 +550,8 @@ class EngineRecovery:
     While admission is paused the engine may be asleep. Its calls then wait in the queue, up to their own deadlines.
     """
 
-    def __init__(self, engine: Engine, admission: Admission) -> None:
+    def __init__(self, engine: Engine, admission: Admission, max_hold_s: float = MAX_HOLD_S) -> None:
+        self._max_hold_s = max_hold_s
         self._engine = engine
         self._admission = admission
         self._watch_task: asyncio.Task[None] | None = None
@@ -544,7 +560,7 @@ class EngineRecovery:
     async def wait(self, pause_s: float, deadline: float) -> bool | None:
         """Pause for `pause_s` seconds, then wait until the engine is ready; return whether it was down.
 
-        Returns None if it is not ready by the deadline (loop time), or has been down for `MAX_HOLD_S`.
+        Returns None if it is not ready by the deadline (loop time), or has been down for `max_hold_s`.
         """
         loop = asyncio.get_running_loop()
         if loop.time() + pause_s >= deadline:
@@ -555,7 +571,7 @@ class EngineRecovery:
             return self._admission.paused
         if self._down_since is None:
             self._down_since = loop.time()
-        until = min(deadline, self._down_since + MAX_HOLD_S)
+        until = min(deadline, self._down_since + self._max_hold_s)
         if self._watch_task is None or self._watch_task.done():
             self._watch_task = asyncio.create_task(self._watch(pause_s))
         await asyncio.wait({self._watch_task}, timeout=max(0.0, until - loop.time()))

@@ -25,7 +25,15 @@ from judge_server.judging.results import (
 )
 from judge_server.ports import Batch, Engine, EngineIdentity, MemberView
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
-from judge_server.scheduling.call_runner import DEADLINE_EXCEEDED, CallRunner, CallTask, SingleFlight, Subscriber
+from judge_server.scheduling.call_runner import (
+    DEADLINE_EXCEEDED,
+    RETRY_TIMES,
+    CallRunner,
+    CallTask,
+    RetryTimes,
+    SingleFlight,
+    Subscriber,
+)
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.sleep import Lease, SleepControl, SleepReport
 from judge_server.scheduling.time_sharing import next_slice
@@ -229,6 +237,7 @@ class LocalExecutor:
     """An engine in this process, and the queue in front of it. `clock` returns seconds.
 
     `resting` is the engine's state while nobody holds a lease. `adapters` is the folder that adapters are loaded from.
+    `retry_times` say how long calls wait for an engine that failed.
     """
 
     identity: EngineIdentity
@@ -242,6 +251,7 @@ class LocalExecutor:
         resting: RestingState = "awake",
         adapters: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        retry_times: RetryTimes = RETRY_TIMES,
     ) -> None:
         self.engine = engine
         self.write_buffer = WriteBehindBuffer()
@@ -251,6 +261,7 @@ class LocalExecutor:
         self._resting = resting
         self._adapters = adapters
         self._clock = clock
+        self._retry_times = retry_times
         self._gate = VersionGate()
         self._weights: WeightsControl | None = None
         self._loads: set[asyncio.Task[WeightsReport]] = set()
@@ -305,7 +316,7 @@ class LocalExecutor:
             clock=self._clock,
         )
         self._metrics = metrics
-        self._runner = CallRunner(self.engine, self.admission, self.write_buffer, metrics)
+        self._runner = CallRunner(self.engine, self.admission, self.write_buffer, metrics, self._retry_times)
         self._sleep = SleepControl(self.engine, self.admission, resting=self._resting)
         self._weights = WeightsControl(self.engine, self.identity, self._gate, self._sleep, self._adapters, self._adopt)
         metrics.watch(self.admission)

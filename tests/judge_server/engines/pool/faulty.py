@@ -1,7 +1,7 @@
 """Engines with scripted faults, and a pool of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -95,9 +95,19 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 class PoolHarness:
-    """A pool of faulty engines by name; an engine that was gone is replaced by a new one."""
+    """A pool of faulty engines by name; an engine that was gone is replaced by a new one.
 
-    def __init__(self, *names: str, straggler_timeout_s: float = 30.0, **options: Any) -> None:
+    `first` has options of the first engines, and `options` are fields of `PoolRules`.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        straggler_timeout_s: float = 30.0,
+        first: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        self._first = dict(first or {})
         self.made: dict[str, list[Faulty]] = {name: [] for name in names or ("a", "b", "c")}
         self.next: Callable[[], Faulty] = Faulty
         engines = {name: self._maker(name) for name in self.made}
@@ -151,7 +161,8 @@ class PoolHarness:
 
     def _maker(self, name: str) -> Callable[[], Engine]:
         def make() -> Engine:
-            self.made[name].append(self.next())
+            options = self._first.pop(name, None)
+            self.made[name].append(self.next() if options is None else Faulty(**options))
             return self.made[name][-1]
 
         return make

@@ -8,11 +8,13 @@ import pytest
 
 from judge_server.engines import engine_from_url
 from judge_server.engines.pool import EnginePool
-from judge_server.engines.scripted import ScriptedEngine
+from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine
 from judge_server.errors import EngineNotReady, EngineStartError
 from tests.judge_server.engines.fixtures import asked, failures, replies
 from tests.judge_server.engines.pool.faulty import QUESTIONS, Faulty, PoolHarness, said, watched
 from tests.judge_server.support import judge
+
+THREE_SIZES = {name: {"concurrent_batches": batches} for name, batches in (("a", 4), ("b", 8), ("c", 64))}
 
 __all__ = ["watched"]
 
@@ -58,9 +60,7 @@ async def test_before_start_a_pool_is_not_ready_and_calls_fail_as_engine() -> No
 
 
 async def test_a_pools_identity_is_that_of_its_members_and_its_capacity_is_their_sum() -> None:
-    made = PoolHarness()
-    for engine, batches in zip(made.all, (4, 8, 64), strict=True):
-        engine._concurrent_batches = batches
+    made = PoolHarness(first=THREE_SIZES)
     identity = await made.pool.start()
     assert (identity.model, identity.concurrent_batches) == ("scripted", 76)
     await made.pool.close()
@@ -120,9 +120,7 @@ async def test_a_pool_whose_members_are_not_ready_yet_starts_on_a_retry() -> Non
 
 
 async def test_capacity_follows_the_members_that_are_up() -> None:
-    made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
-    for engine, batches in zip(made.all, (4, 8, 64), strict=True):
-        engine._concurrent_batches = batches
+    made = PoolHarness(first=THREE_SIZES, interval_s=0.002, health_timeout_s=5.0)
     made["b"].starts = False
     made.next = lambda: Faulty(concurrent_batches=16)
     assert made.pool.capacity == 0
@@ -143,12 +141,11 @@ async def test_capacity_follows_the_members_that_are_up() -> None:
 
 
 async def test_a_judge_gives_its_pool_as_many_batches_as_its_members_take() -> None:
-    made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
+    made = PoolHarness(straggler_timeout_s=0.01, interval_s=0.002, health_timeout_s=5.0)
     made["b"].starts = made["c"].starts = False
     made.next = lambda: Faulty(concurrent_batches=4)
     for name in ("b", "c"):
         made[name].slow_start = asyncio.Event()
-    made.pool._straggler_timeout_s = 0.01
     judging = await judge(made.pool)  # type: ignore[arg-type]
     at_a_time = lambda: judging.executor.admission.state()[2]  # type: ignore[attr-defined]  # noqa: E731
     assert at_a_time() == 64
@@ -168,8 +165,7 @@ async def test_members_that_are_different_judges_are_refused() -> None:
 
 
 async def test_differing_capabilities_are_named() -> None:
-    made = PoolHarness("a", "b")
-    made["b"]._capabilities = replace(made["b"]._capabilities, logprobs=False)
+    made = PoolHarness("a", "b", first={"b": {"capabilities": replace(CAPABILITIES, logprobs=False)}})
     with pytest.raises(EngineStartError, match=r"its capabilities\.logprobs is False, not True"):
         await made.pool.start()
     await made.pool.close()
