@@ -15,14 +15,14 @@ from adjudge_services.http_server import KEEP_ALIVE_S
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app
 from adjudge_services.worker import Worker
-from judge_server.api import operations
+from judge_server.api import judge_process, operations
 from judge_server.engines.llamacpp import process
 from judge_server.engines.openai import http
 from judge_server.ledger import RecorderTimes
 from judge_server.ledger.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
-from judge_server.remote import executor, serving
+from judge_server.remote import executor
 from judge_server.scheduling import call_runner
 from judge_server.scheduling.pools import PoolRules
 from judge_server.scoring import judge
@@ -124,7 +124,7 @@ INEQUALITIES = {
         WORKERS_BUDGET_S + executor.CONNECT_TIMEOUT_S,
         worker_tokens.TOKEN_LIFETIME_S,
     ),
-    "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MAX_BODY_BYTES),
+    "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, judge_process.MAX_BODY_BYTES),
     "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.MAX_CHUNK_RETRY_DELAY_S, STUCK_S),
     "what was lost is announced again before anybody is called": (
         service.LOST_AFTER_S + service.DISPATCH_INTERVAL_S,
