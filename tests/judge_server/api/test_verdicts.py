@@ -1,6 +1,7 @@
 """`POST /v1/verdicts` and `POST /v1/comparisons`."""
 
 import threading
+import time
 from typing import Any
 
 import httpx2
@@ -9,6 +10,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.pairs import PairPlanner
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scheduling.time_sharing import SLICE_S
 from tests.judge_server.api.problems import checked_problem
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
@@ -145,11 +147,11 @@ async def test_pairs_are_planned_in_slices_and_large_ones_in_a_thread(
 
     def plan(*given: Any) -> Any:
         planned.append(threading.current_thread() is threading.main_thread())
+        time.sleep(SLICE_S)
         if len(planned) == 3:
             advance_time()
         return plan_pair(*given)
 
-    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
     monkeypatch.setattr(PairPlanner, "plan", plan)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]

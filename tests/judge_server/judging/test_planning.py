@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from judge_server.judging.preparation import judge_fingerprint
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.shown import GroupContext
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
-from judge_server.scheduling.time_sharing import LARGE_CHARACTERS
+from judge_server.scheduling.time_sharing import LARGE_CHARACTERS, SLICE_S
 from judge_server.scoring.planner import AskedGroups, check_request_size, plan_groups
 from judge_server.scoring.rubrics import ResolvedRubric
 from tests.judge_server.conftest import Serve
@@ -360,12 +361,12 @@ async def test_an_oversized_request_is_refused_before_it_is_planned(
 
 
 async def test_planning_stops_at_the_deadline_or_when_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
     planned: list[str] = []
     plan_one = GroupPlanner.plan
 
     def plan(self: GroupPlanner, judged: JudgedContent, **options: Any) -> ResponsePlan:
         planned.append(judged.text)
+        time.sleep(SLICE_S)
         if len(planned) == 3:
             advance_time()
         return plan_one(self, judged, **options)

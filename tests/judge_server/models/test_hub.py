@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models.catalogue import ModelUnavailable, WrongHash
-from judge_server.models.downloads import fetch
+from judge_server.models.catalogue import ModelUnavailable, SourceFailed, WrongHash
+from judge_server.models.downloads import fetch, look_up
 from judge_server.models.files import read_record
 from tests.judge_server.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 
@@ -145,12 +145,11 @@ def test_a_file_that_is_not_gguf_is_refused_and_leaves_nothing(site: Site, cache
     assert not list(cache.rglob("*.gguf"))
 
 
-def test_a_hub_that_never_answers_times_out(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.models.downloads.LOOKUP_TIMEOUT_S", 0.3)
+def test_a_hub_that_never_answers_times_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
-        with pytest.raises(ModelUnavailable, match=r"no answer within 0\.3 s"):
-            pull(cache)
+        with pytest.raises(SourceFailed, match=r"no answer within 0\.3 s"):
+            look_up(MODEL, timeout_s=0.3)
 
 
 def test_offline_mode_sends_no_request_to_the_hub(offline: Site, cache: Path) -> None:

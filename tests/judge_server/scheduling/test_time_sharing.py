@@ -48,30 +48,23 @@ async def test_one_slice_runs_per_event_loop_iteration_for_any_number_of_request
     assert max(after - before for before, after in itertools.pairwise(seen)) == 1
 
 
-async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests() -> None:
     async def long_work() -> None:
         while True:
             await next_slice()
 
     others = [asyncio.create_task(long_work()) for _ in range(10)]
     await asyncio.sleep(0)
-    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 60.0)
-    short = asyncio.create_task(TimeSlicer().yield_if_due())
+    short = asyncio.create_task(TimeSlicer(slice_s=60.0).yield_if_due())
     await asyncio.sleep(0)
     assert short.done()
     for task in others:
         task.cancel()
 
 
-async def test_waiting_for_something_else_is_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_something_else_is_no_slice() -> None:
     at = 0.0
-    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 1.0)
-    monkeypatch.setattr(
-        "judge_server.scheduling.time_sharing.time", SimpleNamespace(perf_counter=lambda: at, monotonic=lambda: at)
-    )
-    slicer = TimeSlicer()
+    slicer = TimeSlicer(slice_s=1.0, clock=lambda: at)
     at = 5.0
     slicer.resume()
     resumed = asyncio.create_task(slicer.yield_if_due())
@@ -199,9 +192,8 @@ async def test_an_error_in_the_thread_reaches_only_its_caller() -> None:
     assert await run_in_thread(int, "7") == 7
 
 
-async def test_long_work_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scheduling.time_sharing.SLICE_S", 0.0)
-    slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1)
+async def test_long_work_stops_at_its_deadline() -> None:
+    slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1, slice_s=0.0)
     with pytest.raises(NotReady, match="deadline passed before it was planned"):
         await slicer.yield_if_due()
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,11 +34,29 @@ def converted_dir(name: str) -> Path:
     return models_dir() / "hf" / name
 
 
-def convert(reference: str, folder: Path) -> bool:
+def dequantise(weights: Path, folder: Path) -> None:
+    """Write a GGUF model into `folder`; raises `ModelError` if it cannot be converted."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the GGUF file contains everything needed
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source = {"gguf_file": weights.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, **source)
+        model = AutoModelForCausalLM.from_pretrained(
+            weights.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **source
+        )
+    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise ModelError(f"{weights} cannot be converted: {error}. Its architecture may not be supported.") from error
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def convert(reference: str, folder: Path, *, write: Callable[[Path, Path], None] = dequantise) -> bool:
     """Convert a model, fetched if necessary, into `folder`; False if `folder` already holds the conversion.
 
-    Raises `ModelError` if the model cannot be fetched, a package is missing, the disk is full, or `folder` exists and
-    was not made by this function.
+    `write` writes the weights of a file into a folder. Raises `ModelError` if the model cannot be fetched, a package is
+    missing, the disk is full, or `folder` exists and was not made by this function.
     """
     missing = [package for package in REQUIRED_PACKAGES if find_spec(package) is None]
     if missing:
@@ -52,7 +71,7 @@ def convert(reference: str, folder: Path) -> bool:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
-            return _convert(weights, made_from, folder)
+            return _convert(weights, made_from, folder, write)
     except OSError as error:
         raise ModelError(f"Cannot write {folder}: {error.strerror or error}.") from error
 
@@ -63,7 +82,7 @@ def question_of(folder: Path) -> str:
     return str(found.get("asks", "")) if isinstance(found, dict) else ""
 
 
-def _convert(weights: Path, made_from: dict[str, str], folder: Path) -> bool:
+def _convert(weights: Path, made_from: dict[str, str], folder: Path, write: Callable[[Path, Path], None]) -> bool:
     if folder.exists():
         if _manifest(folder) == made_from:
             return False
@@ -74,7 +93,7 @@ def _convert(weights: Path, made_from: dict[str, str], folder: Path) -> bool:
     _require_space(weights, folder)
     scratch.mkdir()
     try:
-        _dequantise(weights, scratch)
+        write(weights, scratch)
         (scratch / MANIFEST).write_text(json.dumps(made_from, indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
@@ -91,23 +110,6 @@ def _manifest(folder: Path) -> object:
         return None
 
 
-def _dequantise(weights: Path, scratch: Path) -> None:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the GGUF file contains everything needed
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    source = {"gguf_file": weights.name}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(weights.parent, **source)
-        model = AutoModelForCausalLM.from_pretrained(
-            weights.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **source
-        )
-    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise ModelError(f"{weights} cannot be converted: {error}. Its architecture may not be supported.") from error
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
-
-
 def _require_space(weights: Path, folder: Path) -> None:
     need, free = int(weights.stat().st_size * _MAX_GROWTH), shutil.disk_usage(folder.parent).free
     if free < need:
@@ -119,7 +121,10 @@ def _require_space(weights: Path, folder: Path) -> None:
 
 def main() -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m judge_server.models.convert", description=convert.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m judge_server.models.convert",
+        description="Convert a model, fetched if necessary, into a folder, unless it is there already.",
+    )
     parser.add_argument("model", help="a short name, hf://owner/repository/file.gguf, or the path of a GGUF file")
     parser.add_argument(
         "folder", nargs="?", type=Path, help="the output folder; models with a short name have a default"

@@ -207,11 +207,11 @@ def _client() -> "httpx2.Client":
         return httpx2.Client(headers=headers, timeout=httpx2.Timeout(30.0, connect=4.0))
 
 
-def look_up(file: Model | HubFile) -> HubFileInfo:
+def look_up(file: Model | HubFile, timeout_s: float = LOOKUP_TIMEOUT_S) -> HubFileInfo:
     """Ask the hub for the metadata of a file, in a thread: the timeout of an HTTP client excludes DNS look-ups.
 
     Raises:
-        SourceFailed: the hub does not answer within `LOOKUP_TIMEOUT_S`, or has no such file.
+        SourceFailed: the hub does not answer within `timeout_s`, or has no such file.
     """
     import httpx2
 
@@ -229,8 +229,8 @@ def look_up(file: Model | HubFile) -> HubFileInfo:
 
     thread = threading.Thread(target=ask, daemon=True, name="ask-hub")
     thread.start()
-    thread.join(LOOKUP_TIMEOUT_S)
-    answer = answers[0] if answers else SourceFailed(f"cannot be reached (no answer within {LOOKUP_TIMEOUT_S:g} s)")
+    thread.join(timeout_s)
+    answer = answers[0] if answers else SourceFailed(f"cannot be reached (no answer within {timeout_s:g} s)")
     if isinstance(answer, SourceFailed):
         raise answer
     return answer

@@ -107,11 +107,15 @@ class LedgerMetrics(Collector):
 class OperationMetrics(Collector):
     """The metrics of operations: attempts at chunks in this process, and counts from the store.
 
-    To include the counts, call `watch` once and `read` before each `collect`.
+    To include the counts, call `watch` once and `read` before each `collect`, which waits for the store for
+    `counts_timeout_s` at most.
     """
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, counts_timeout_s: float = COUNTS_TIMEOUT_S
+    ) -> None:
         self._now = now
+        self._counts_timeout_s = counts_timeout_s
         self._store: Callable[[datetime], Awaitable[OperationCounts]] | None = None
         self._counts: OperationCounts | None = None
         self._read_at: datetime | None = None
@@ -158,7 +162,7 @@ class OperationMetrics(Collector):
             self._read_at = now
             self._counts = None
             try:
-                async with asyncio.timeout(COUNTS_TIMEOUT_S):
+                async with asyncio.timeout(self._counts_timeout_s):
                     self._counts = await self._store(now)
             except (ConnectionError, TimeoutError) as error:
                 log.warning("operations cannot be counted now: %s", error or "the store does not answer")

@@ -62,20 +62,24 @@ def _rest_s(worked_s: float, share: float) -> float:
 
 
 class TimeSlicer:
-    """Yields to other tasks during long work on the event loop. `deadline` is in loop time.
+    """Yields to other tasks during long work on the event loop. `deadline` is in loop time, `clock` returns seconds.
 
     Work of less than a slice does not yield at all.
     """
 
-    def __init__(self, deadline: float = math.inf) -> None:
+    def __init__(
+        self, deadline: float = math.inf, *, slice_s: float = SLICE_S, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.deadline = deadline
-        self._began = time.perf_counter()
+        self._slice_s = slice_s
+        self._clock = clock
+        self._began = clock()
         _of_loop().projects.note()
 
     async def yield_if_due(self) -> None:
         """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
-        if time.perf_counter() - self._began < SLICE_S:
+        if self._clock() - self._began < self._slice_s:
             return
         await next_slice()
         if self._loop.time() >= self.deadline:
@@ -84,11 +88,11 @@ class TimeSlicer:
                 "once, or raise deadline_s.",
                 retry_after_s=1,
             )
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def resume(self) -> None:
         """Begin a new slice after waiting for something else, such as a cache, which was no work on the event loop."""
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
 
 async def next_slice() -> None:

@@ -4,11 +4,9 @@ import asyncio
 import json
 
 import httpx2
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.api.http import responses
 from judge_server.api.http.responses import encode_json
 from tests.hypothesis_examples import examples
 from tests.judge_server.api.test_rewards import rewards
@@ -34,17 +32,15 @@ ANSWERS = st.builds(
 @given(ANSWERS, st.booleans())
 @settings(max_examples=examples(100))
 def test_an_answer_encoded_in_slices_equals_one_encoded_at_once(answer: VerdictAnswer, exclude_unset: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(responses, "_RESPONSES_AT_ONCE", -1)
-        patch.setattr(responses, "_BLOCK_BYTES", 200)
-        for message in (*answer.groups, answer):
-            at_once = message.model_dump_json(exclude_unset=exclude_unset)
-            for take_apart in (False, True):
-                own = message.model_copy(deep=True)
-                blocks = asyncio.run(encode_json(own, exclude_unset=exclude_unset, take_apart=take_apart))
-                assert b"".join(blocks).decode() == at_once
-                assert all(blocks)
-                assert take_apart or own == message
+    for message in (*answer.groups, answer):
+        at_once = message.model_dump_json(exclude_unset=exclude_unset)
+        for take_apart in (False, True):
+            own = message.model_copy(deep=True)
+            options = {"exclude_unset": exclude_unset, "take_apart": take_apart}
+            blocks = asyncio.run(encode_json(own, **options, responses_at_once=-1, block_bytes=200))
+            assert b"".join(blocks).decode() == at_once
+            assert all(blocks)
+            assert take_apart or own == message
 
 
 async def test_a_large_answer_contains_every_response(http: httpx2.AsyncClient) -> None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from judge_server.api.http import bodies
 from judge_server.api.http import requests as request_reading
 from judge_server.api.http.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
-from judge_server.errors import Overloaded
+from judge_server.errors import Overloaded, TooLarge
 from tests.hypothesis_examples import examples
 from tests.judge_server.api.http.test_bad_input import refused
 from tests.judge_server.api.problems import fields
@@ -158,12 +158,14 @@ def test_a_message_read_in_a_worker_equals_the_one_sent(groups: list[dict[str, A
 async def test_a_body_with_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "strict_json", None)  # also in the workers, which are not asked here
-    monkeypatch.setattr(request_reading, "WORKER_PARSE_MIN_BYTES", 2**30)
     body = b'{"groups": [' + b"1.5," * (bodies.MAX_VALUES + 1) + b"1.5]}"
     problem = await refused(http, body, 413)
     assert problem["type"] == "urn:adjudge:too-large"
     assert "more than 1,000,000 values" in problem["detail"]
+    monkeypatch.setattr(bodies, "strict_json", None)
+    reader = request_reading.BodyReader(2**26, worker_min_bytes=2**30)  # in this process, which parses nothing
+    with pytest.raises(TooLarge, match="more than 1,000,000 values"):
+        await reader.read(body, MessageType(RewardRequest), "p")
 
 
 async def test_commas_within_texts_do_not_count_as_values(http: httpx2.AsyncClient) -> None:

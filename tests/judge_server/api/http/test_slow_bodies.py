@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import pytest
 from starlette.types import Message
 
-from judge_server.api.http import middleware
 from judge_server.api.http.middleware import BoundedBody
 from judge_server.errors import TooLarge, TooSlow
 
@@ -27,9 +26,9 @@ class Sender:
         return {"type": "http.request", "body": piece, "more_body": more}
 
 
-async def body_of(sender: Sender, *, max_bytes: int = 1000, body_timeout_s: float = 0.2) -> bytes:
+async def body_of(sender: Sender, *, max_bytes: int = 1000, body_timeout_s: float = 0.2, **limits: int) -> bytes:
     """The whole body."""
-    receive, got = BoundedBody(sender, max_bytes=max_bytes, body_timeout_s=body_timeout_s), b""
+    receive, got = BoundedBody(sender, max_bytes=max_bytes, body_timeout_s=body_timeout_s, **limits), b""
     while True:
         message = await receive()
         got += message["body"]
@@ -54,10 +53,9 @@ async def test_a_client_that_sends_single_bytes_slowly_times_out() -> None:
         await body_of(Sender(*[(0.02, b"a")] * 1000))
 
 
-async def test_a_larger_body_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "MIN_BYTES_PER_SECOND", 1)
+async def test_a_larger_body_gets_more_time() -> None:
     pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the timeout, and fast enough
-    assert len(await body_of(Sender(*pieces), max_bytes=10_000)) == 2000
+    assert len(await body_of(Sender(*pieces), max_bytes=10_000, min_bytes_per_second=1)) == 2000
 
 
 async def test_waiting_for_the_answer_after_the_whole_body_does_not_time_out() -> None:

@@ -1,11 +1,15 @@
 """`adjudge top`: reading a page of metrics, and displaying a service."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from rich.console import Console
 
+from adjudge_services.cli.operating import top
 from adjudge_services.cli.operating.top import MetricsSnapshot, view
 from tests.fixtures.ports import unused_port
 from tests.hypothesis_examples import examples
@@ -91,6 +95,6 @@ def test_it_follows_a_service_until_it_is_interrupted(shared_service: Service, m
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("adjudge_services.cli.operating.top._pause", pause)
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
     result = adjudge("top", shared_service.url, env={"COLUMNS": "140"}, exit_code=0)
     assert "judged 0.0/s" in result.output

@@ -28,14 +28,22 @@ class BoundedBody:
         receive: the server's `receive`.
         max_bytes: the maximum size of the body.
         body_timeout_s: the maximum time in seconds between two messages. The whole body must arrive within this time
-            plus one second for each `MIN_BYTES_PER_SECOND` bytes.
+            plus one second for each `min_bytes_per_second` bytes.
 
     Raises:
         TooLarge, TooSlow: when it is called.
     """
 
-    def __init__(self, receive: Receive, *, max_bytes: int, body_timeout_s: float) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        *,
+        max_bytes: int,
+        body_timeout_s: float,
+        min_bytes_per_second: int = MIN_BYTES_PER_SECOND,
+    ) -> None:
         self._receive = receive
+        self._min_bytes_per_second = min_bytes_per_second
         self._max_bytes = max_bytes
         self._body_timeout_s = body_timeout_s
         self._started_at: float | None = None
@@ -52,7 +60,8 @@ class BoundedBody:
         except TimeoutError:
             raise TooSlow(
                 f"the body arrived too slowly: {self._received} bytes so far; send it within {self._body_timeout_s:g} "
-                f"s plus 1 s for each {MIN_BYTES_PER_SECOND} bytes, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server"
+                f"s plus 1 s for each {self._min_bytes_per_second} bytes, or raise ADJUDGE_CLIENT_TIMEOUT_S on the "
+                "server"
             ) from None
         self._received += len(message.get("body", b""))
         self.refuse_above_limit(self._received)
@@ -71,7 +80,7 @@ class BoundedBody:
         now = asyncio.get_running_loop().time()
         if self._started_at is None:
             self._started_at = now
-        until = self._started_at + self._body_timeout_s + self._received / MIN_BYTES_PER_SECOND
+        until = self._started_at + self._body_timeout_s + self._received / self._min_bytes_per_second
         return min(self._body_timeout_s, until - now)
 
 

@@ -79,10 +79,12 @@ class BodyReader:
     Args:
         max_bytes: how many bytes the large bodies of all requests in progress may have together. A project
             that holds less than its equal share may exceed it, up to twice the limit in all.
+        worker_min_bytes: the size above which a body is large, and is parsed and validated in a worker process.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, worker_min_bytes: int = WORKER_PARSE_MIN_BYTES) -> None:
         self._max_bytes = max_bytes
+        self.worker_min_bytes = worker_min_bytes
         self._held: Counter[str] = Counter()
         self._pool = WorkerPool(_WORKERS, init_worker, (_WORKER_MEMORY_MB,), tasks_per_worker=_BODIES_PER_WORKER)
         self._scheduler = CheckScheduler(_WORKERS)
@@ -105,9 +107,9 @@ class BodyReader:
             async for part in request.stream():
                 parts.append(part)
                 size += len(part)
-                if size > WORKER_PARSE_MIN_BYTES:
+                if size > self.worker_min_bytes:
                     self._hold(received, size)
-            large = size > WORKER_PARSE_MIN_BYTES
+            large = size > self.worker_min_bytes
             received.content = await run_in_thread(b"".join, parts) if large else b"".join(parts)
         except BaseException:
             received.release()
@@ -122,7 +124,7 @@ class BodyReader:
             TooLarge: the body has too many values, or takes too long or too much memory to read.
             NotReady: the worker processes could not be started.
         """
-        if len(body) <= WORKER_PARSE_MIN_BYTES:
+        if len(body) <= self.worker_min_bytes:
             return await run_in_thread(lambda: validated(parse_strict_json(body), kind))
         try:
             async with self._scheduler.acquire(CheckOwner(project_id), long=len(body) > LONG_READ_MIN_BYTES):
@@ -218,7 +220,7 @@ class StrictRoute(APIRoute):
                 strict._body = content
                 if len(content) > INLINE_PARSE_MAX_BYTES:
                     reading = reader.read(content, kind, project_id)
-                    waits = len(content) > WORKER_PARSE_MIN_BYTES
+                    waits = len(content) > reader.worker_min_bytes
                     strict._json = await (run_while_connected(strict, reading) if waits else reading)
                 return await handle(strict)
             finally:

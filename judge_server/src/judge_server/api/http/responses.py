@@ -38,12 +38,6 @@ STATIC_FOLDER = "/static-offline-docs/"
 CLIENT_CLOSED_REQUEST = 499
 """The status that the log shows for a request whose caller disconnected; the caller does not receive it."""
 
-_RESPONSES_AT_ONCE = 64
-"""A message with at most so many responses is encoded at once."""
-
-_BLOCK_BYTES = 2**17
-"""The size of the blocks that a larger message is encoded in; copying one takes well below a millisecond."""
-
 _SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _INLINE_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
@@ -116,29 +110,39 @@ class BlocksResponse(Response):
             await send({"type": "http.response.body", "body": block, "more_body": place < last})
 
 
-async def encode_json(message: BaseModel, *, exclude_unset: bool = False, take_apart: bool = False) -> list[bytes]:
-    """Encode a message as `model_dump_json` does, in one block, or blocks of about `_BLOCK_BYTES` if it is large.
+async def encode_json(
+    message: BaseModel,
+    *,
+    exclude_unset: bool = False,
+    take_apart: bool = False,
+    responses_at_once: int = 64,
+    block_bytes: int = 2**17,
+) -> list[bytes]:
+    """Encode a message as `model_dump_json` does.
 
-    A message with many responses is encoded in slices, so that other requests run. With `take_apart`, each response is
-    removed from it once it is encoded: freed at once at the end, 50,000 verdicts would hold the event loop for 25 ms.
+    A message with more than `responses_at_once` responses is encoded in slices, so that other requests run, and in
+    blocks of about `block_bytes`, since copying one of 128 KiB takes well below a millisecond. With `take_apart`, each
+    response is removed from it once it is encoded: freed at once at the end, 50,000 verdicts would hold the event loop
+    for 25 ms.
     """
 
     def encode(part: BaseModel) -> bytes:
         return part.model_dump_json(exclude_unset=exclude_unset).encode()
 
     groups = (message,) if hasattr(message, "responses") else getattr(message, "groups", ())
-    if sum([len(group.responses) for group in groups]) <= _RESPONSES_AT_ONCE:
+    if sum([len(group.responses) for group in groups]) <= responses_at_once:
         return [encode(message)]
     del groups
-    blocks = _Blocks()
+    blocks = _Blocks(block_bytes)
     await _encode_lists(message, encode, TimeSlicer(), blocks, take_apart)
     return blocks.finish()
 
 
 class _Blocks:
-    """Joins small parts to blocks."""
+    """Joins small parts to blocks of `size` bytes or more."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._block_bytes = size
         self._blocks: list[bytes] = []
         self._parts: list[bytes] = []
         self._size = 0
@@ -146,7 +150,7 @@ class _Blocks:
     def add(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size >= _BLOCK_BYTES:
+        if self._size >= self._block_bytes:
             self._join()
 
     def finish(self) -> list[bytes]:

@@ -190,7 +190,7 @@ def _follow(client: "httpx2.Client", url: str, live: Live, before: MetricsSnapsh
 
     seen = time.monotonic()
     while True:
-        _pause(interval)
+        time.sleep(interval)
         try:
             now, at = _fetch(client), time.monotonic()
         except (httpx2.HTTPError, ValueError) as error:
@@ -199,10 +199,6 @@ def _follow(client: "httpx2.Client", url: str, live: Live, before: MetricsSnapsh
             continue
         live.update(view(now, now.delta_since(before), at - seen), refresh=True)
         before, seen = now, at
-
-
-def _pause(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 def _fetch_or_exit(client: "httpx2.Client", url: str) -> MetricsSnapshot:
