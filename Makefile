@@ -89,7 +89,7 @@ test-all: test test-slow ## every test, the slow ones too, and every property wi
 mutations: $(STAMP) ## change the sources at 200 random places, and count what the tests notice (an hour); SEED, NUMBER
 	@$(BIN)/python -m tests.mutations --number $(NUMBER) --seed $(SEED)
 
-lint: $(STAMP) ## format, lint, types, import floors, leftovers of merges, bandit, secrets
+lint: $(STAMP) ## format, lint, types, import floors, leftovers of merges, names that tests set, bandit, secrets
 	@$(MAKE) --no-print-directory -j2 -Otarget lint-code lint-secrets
 
 lint-code:
@@ -98,6 +98,7 @@ lint-code:
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tests.docs.leftovers
+	@$(BIN)/python -m tests.patched_names
 	@$(BIN)/python -m tests.request_options --check
 	@$(BIN)/python -m tests.docs.contents --check
 	@$(BIN)/python -m tests.docs.reference --check
