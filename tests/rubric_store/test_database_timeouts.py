@@ -81,7 +81,7 @@ async def test_calls_to_a_database_that_hangs_fail_as_unreachable(postgres: Post
                 with pytest.raises(ConnectionError):
                     await ask()
             assert not await rubrics.ready()
-        remembered = await rubrics.find("p", "team/parts@1")
+            remembered = await rubrics.find("p", "team/parts@1")
     assert remembered is not None
     postgres.send(signal.SIGCONT)
     assert await rubrics.find("p", "team/parts@1") == remembered
