@@ -70,6 +70,15 @@ class NotFound(ServiceError, code="not-found", status=404):
         self.title = title
 
 
+def unknown_run(lack: str) -> NotFound:
+    """Create a `NotFound` about a run, or a part of one, that the ledger does not have."""
+    return NotFound(
+        f"The ledger has {lack}. `adjudge runs` and GET /v1/runs list the runs; requests of the last second may not be "
+        "written yet",
+        title="Unknown run",
+    )
+
+
 class UnknownRubric(ServiceError, code="unknown-rubric", status=404):
     """No rubric matches the reference.
 

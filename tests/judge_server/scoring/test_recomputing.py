@@ -250,7 +250,7 @@ async def test_with_on_failure_error_a_failed_verdict_aborts_recomputing(ledger:
 async def test_a_run_without_records_is_unknown(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(step=3))
     for wanted in ({"run": "no-such-run"}, {"run": run, "first_step": 4}, {"run": run, "protocol": "likert"}):
-        with pytest.raises(NotFound, match="has no records of run"):
+        with pytest.raises(NotFound, match="has no record of run"):
             await recomputed(ledger, **wanted)
 
 

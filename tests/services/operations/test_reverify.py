@@ -286,7 +286,7 @@ async def test_what_cannot_be_judged_again_is_counted_with_its_reason(client: As
 
 
 async def test_a_request_for_nothing_is_refused_with_the_reason(client: AsyncClient) -> None:
-    with pytest.raises(InvalidRequest, match="no records of run 'run'"):
+    with pytest.raises(InvalidRequest, match="no record of run 'run'"):
         await reverified(client)
     await judged(client, groups(1), rubric=RUBRIC, run="run")
     with pytest.raises(InvalidRequest, match="no group of run 'run' is to be judged again; verdicts 'all' judges"):

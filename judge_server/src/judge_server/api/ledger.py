@@ -17,7 +17,7 @@ from judge_server.api.http.problems import event_line, lines_response, problem_r
 from judge_server.api.http.requests import After, Limit, api_router, reject_unknown_cursor
 from judge_server.api.http.responses import NDJSON, run_while_connected
 from judge_server.api.service import Service, service_of
-from judge_server.errors import NotFound, invalid_field
+from judge_server.errors import NotFound, invalid_field, unknown_run
 from judge_server.evaluation.export import ExportQuery, Row, export
 from judge_server.evaluation.labelling import labelled_groups
 from judge_server.ledger.monitoring.monitors import monitor_run
@@ -55,14 +55,6 @@ async def rubric_digest(service: Service, project_id: str, reference: str | None
     return (
         None if reference is None else digest_bytes(await digest_of_reference(service.rubrics, project_id, reference))
     )
-
-
-def unknown_run(lack: str, late: str) -> NotFound:
-    """The problem of a run, or a part of one, that the ledger does not have."""
-    detail = (
-        f"The ledger has {lack}. GET /v1/runs lists the recorded runs; {late} of the last second may not be written yet"
-    )
-    return NotFound(detail, title="Unknown run")
 
 
 class VerdictFilter(BaseModel):
@@ -178,7 +170,7 @@ async def read_monitors(
         until_step=until_step,
     )
     if found is None:
-        raise unknown_run(f"no step of run {run!r}", "requests must name their step, and verdicts")
+        raise unknown_run(f"no step of run {run!r}, whose requests must name their step")
     return found
 
 
@@ -195,7 +187,7 @@ async def read_judged_run(ledger: LedgerReader, part: RunRange, command: str) ->
     """
     judged = await ledger.judged_run(part)
     if not judged.requests:
-        raise unknown_run(f"no record of run {part.run!r} in these steps", "verdicts")
+        raise unknown_run(f"no record of run {part.run!r} in these steps")
     if judged.uses > MAX_READ_VERDICTS:
         message = (
             f"selects {judged.uses:,} verdicts, and at most {MAX_READ_VERDICTS:,} are read; select fewer steps, or use "
@@ -396,7 +388,7 @@ async def read_run(request: Request, run: RunPathName, options: Annotated[Report
     )
     report = await reject_unknown_cursor(ledger.run(query))
     if report is None:
-        raise unknown_run(f"no record of run {run!r}", "verdicts")
+        raise unknown_run(f"no record of run {run!r}")
     return report
 
 

@@ -16,7 +16,7 @@ from itertools import combinations, islice, product
 from math import comb
 from typing import Any, NamedTuple, TypeAlias
 
-from judge_server.errors import NotFound, invalid_field
+from judge_server.errors import invalid_field, unknown_run
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text, read_texts
 from judge_server.ports import LabelStore, LedgerReader
@@ -114,11 +114,7 @@ async def export(
                 yield row
     summary = rows.summary()
     if not summary.responses:
-        raise NotFound(
-            f"The ledger has no such responses of run {query.run!r}. `adjudge runs` and GET /v1/runs list the runs; "
-            "requests of the last second may not be written yet",
-            title="Unknown run",
-        )
+        raise unknown_run(f"no such responses of run {query.run!r}")
     if not summary.rows and summary.without_texts:
         raise invalid_field(
             "run",

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused, invalid_field
+from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused, invalid_field, unknown_run
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
@@ -91,7 +91,7 @@ async def recompute(
     part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
     run = await ledger.judged_run(part)
     if not run.requests:
-        raise NotFound(_unknown(request), title="Unknown run")
+        raise _unknown(request)
     rules = {stored: _rules(request, stored) for stored in {one.reward_rules for one in run.judged_by}}
     _check(request, run, rules)
     rubrics = _rubrics(request, run, rules)
@@ -118,13 +118,10 @@ async def recompute(
     )
 
 
-def _unknown(request: RecomputeRequest) -> str:
+def _unknown(request: RecomputeRequest) -> NotFound:
     part = " in these steps" if (request.first_step, request.last_step) != (None, None) else ""
     also = f" judged as {request.protocol!r}" if request.protocol else ""
-    return (
-        f"The ledger has no records of run {request.run!r}{part}{also}. Check its name; recent requests may not be "
-        "written yet"
-    )
+    return unknown_run(f"no record of run {request.run!r}{part}{also}")
 
 
 _RulesByRecord = dict[str | None, RewardRules]

@@ -48,7 +48,7 @@ def test_commands_recompute_and_purge_a_run(data_dir: Path, tmp_path: Path) -> N
     assert "deleted 3 requests with 18 uses, and 18 verdicts" in outcome("ledger", "purge", "--run", "r", "--yes")[1]
     before = from_file.read_text()
     status, said = outcome("recompute", "r", "--output", str(from_file))
-    assert (status, "has no records of run" in said) == (1, True)
+    assert (status, "has no record of run" in said) == (1, True)
     assert from_file.read_text() == before
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from judge_server.errors import NotFound
+from judge_server.errors import unknown_run
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
@@ -124,11 +124,7 @@ async def _verdicts_by_step(
     while True:
         page = await ledger.run(query)
         if page is None:
-            raise NotFound(
-                f"The ledger has no record of run {run!r}. `adjudge runs` and GET /v1/runs list the runs; requests of "
-                "the last second may not be written yet",
-                title="Unknown run",
-            )
+            raise unknown_run(f"no record of run {run!r}")
         steps += [(one.step, one.verdicts) for one in page.steps if one.step is not None]
         if page.next_cursor is None or first_page:
             return steps

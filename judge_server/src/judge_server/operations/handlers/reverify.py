@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from judge_server.errors import unknown_run
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import digests_of, material_of, read_texts
 from judge_server.operations.handlers.base import FatalChunkError, InvalidOperationError
@@ -114,10 +115,7 @@ class ReverifyHandler(SummingHandler):
     async def _nothing(self, project_id: str, request: ReverifyOperation) -> str:
         recorded = await self._ledger.responses(ResponseFilter(project_id, request.run, limit=1, with_votes=False))
         if not recorded:
-            return (
-                f"the ledger has no records of run {request.run!r}; `adjudge runs` lists the runs, and requests of the "
-                "last second may not be written yet"
-            )
+            return unknown_run(f"no record of run {request.run!r}").detail
         remedy = "; verdicts 'all' judges every group again" if request.verdicts == "failed" else ""
         return f"no group of run {request.run!r} is to be judged again{remedy}"
 
