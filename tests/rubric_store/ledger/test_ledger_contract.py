@@ -93,6 +93,7 @@ async def test_a_step_of_many_requests_is_read_page_by_page(ledger: SQLLedger) -
     read: list[bytes] = []
     after = None
     while page := await ledger.uses(UseFilter(PROJECT, "run", step=1, after=after, limit=431)):
+        assert len(page) in (431, 69)
         uses = [record.votes[0][0] for record in page]
         read += [use.digest for use in uses]
         after = uses[-1].request, uses[-1].place, uses[-1].slot
