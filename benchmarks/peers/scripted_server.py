@@ -168,9 +168,7 @@ class Connection(asyncio.Protocol):
         elif url.startswith(BATCHED.encode()) and url.endswith(b"/chat/completions/batch"):
             self._complete(script.answer_together)
         elif url.endswith(b"/models"):
-            self._write(
-                json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": self._server.owner}]}).encode()
-            )
+            self._write(json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": "vllm"}]}).encode())
         elif url == b"/counts":
             self._write(json.dumps(self._server.script.counts()).encode())
         elif url == b"/control":
@@ -208,11 +206,10 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """The listening server, which can go down for a while. Clients recognise the kind of server by `owner`."""
+    """The listening server, which can go down for a while."""
 
-    def __init__(self, port: int, owner: str = "vllm") -> None:
+    def __init__(self, port: int) -> None:
         self.script = Script()
-        self.owner = owner
         self.connections: set[Connection] = set()
         self._port = port
         self._listening: asyncio.Server
