@@ -59,8 +59,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
     parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     given = parser.parse_args()
-    reports: list[tuple[list[str], list[str]]] = []
-
     console = Console(stderr=True, width=160)
     say = progress_log(console)
     plan = Plan(
@@ -75,8 +73,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        result = soak(plan, folder, say, lambda result: reports.append(checked(result, console)))
-    ((violations, notes),) = reports
+        with soak(plan, folder, say) as result:
+            violations, notes = checked(result, console)
     requests = request_timings(result.lines)
     calm = p99(between(requests, *result.calm))
     rows = by_kind(requests, result.faults, result.end, calm)
