@@ -31,11 +31,10 @@ def test_no_row_is_both_labelled_and_measured() -> None:
 def test_labels_mend_a_judge_that_says_yes_too_readily_and_leave_a_good_one_alone() -> None:
     biased, good = drawn("biased", 300, 1.0, 3.0), drawn("good", 300, 1.0, 0.0, seed=1)
     curves = measure_labels([biased, good], draws=12)
-    for kind in ("", " of a rubric"):
-        accuracy, ece = curves["balanced_accuracy" + kind], curves["ece" + kind]
-        assert accuracy["biased"][32] > accuracy["biased"][0] + 0.08
-        assert ece["biased"][32] < ece["biased"][0] - 0.15
-        assert accuracy["good"][32] > accuracy["good"][0] - 0.03
+    accuracy, ece = curves["balanced_accuracy"], curves["ece"]
+    assert accuracy["biased"][32] > accuracy["biased"][0] + 0.08
+    assert ece["biased"][32] < ece["biased"][0] - 0.15
+    assert accuracy["good"][32] > accuracy["good"][0] - 0.03
     rows = table(curves)
     assert rows[0]["figure"] == "balanced accuracy"
     assert {row["task"] for row in rows} == {"biased", "good", "mean of 2"}
