@@ -8,21 +8,18 @@ machine's speed matters only if it is too slow for all of them together.
 
 import argparse
 import asyncio
-import os
 import random
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
 import httpx2
 import psutil
-from tests.fixtures.ports import unused_port
 
 from benchmarks.load import CRITERIA, TIMEOUT_S, keep_in_flight
 from benchmarks.peers.scripted_server import control
 from benchmarks.report import publish
-from benchmarks.server import running, running_process, running_service
+from benchmarks.server import running_module, running_process, running_service
 
 RESPONSES = 32
 SLOTS, DELAY_S = 16, 0.1
@@ -69,11 +66,10 @@ def measure(endpoints: int, requests: int, *, one_dies: bool = False) -> dict[st
     with ExitStack() as stack:
         roots, processes = [], []
         for _ in range(endpoints):
-            port = unused_port()
-            roots.append(f"http://127.0.0.1:{port}")
-            command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
-            processes.append(stack.enter_context(running(command, dict(os.environ), f"{roots[-1]}/health")))
-            httpx2.post(f"{roots[-1]}/control", content=control(slots=SLOTS, delay_s=DELAY_S)).raise_for_status()
+            root, process = stack.enter_context(running_module("benchmarks.peers.scripted_server"))
+            httpx2.post(f"{root}/control", content=control(slots=SLOTS, delay_s=DELAY_S)).raise_for_status()
+            roots.append(root)
+            processes.append(process)
         pool = " ".join(f"openai+{root}/v1?concurrency={SLOTS}" for root in roots)
         service, _ = stack.enter_context(running_service(pool, ADJUDGE_LEDGER="off"))
         label = f"{endpoints}, one killed midway" if one_dies else f"{endpoints}"

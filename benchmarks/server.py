@@ -90,10 +90,9 @@ class ServerProcess:
 
     def close(self, within_s: float = 0.0) -> None:
         """End the process and its children, if it runs; kill those that have not ended within some seconds."""
-        if self.pid is None:
+        if self._process is None:
             return
-        process = self._running()
-        family = psutil.Process(process.pid).children(recursive=True)
+        process, family = self._process, [] if self.pid is None else psutil.Process(self.pid).children(recursive=True)
         if within_s:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -178,6 +177,16 @@ def running_process(*arguments: str, **settings: str) -> Iterator[tuple[str, psu
         server = AdjudgeProcess(arguments[0], Path(folder), arguments, given | settings)
         with _until_closed(server) as process:
             yield server.url, process
+
+
+@contextmanager
+def running_module(module: str, *arguments: object) -> Iterator[tuple[str, psutil.Process]]:
+    """Run `python -m MODULE PORT ARGUMENTS…`, a server with `/health`; yield its URL and process when it is ready."""
+    port = unused_port()
+    root = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", module, str(port), *map(str, arguments)]
+    with running(command, dict(os.environ), f"{root}/health") as process:
+        yield root, process
 
 
 @contextmanager

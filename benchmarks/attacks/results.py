@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.attacks.routes import routes
 from benchmarks.attacks.scenario import Attacked, Window
+from benchmarks.load import p99
 from benchmarks.soak import invariants
 from benchmarks.soak.expected_answers import compare_answers
-from benchmarks.soak.figures import TIMES_CALM, p99, request_timings
+from benchmarks.soak.figures import TIMES_CALM, request_timings
 from benchmarks.soak.runner import Lines
 
 _DAMAGE = ("lost", "refused", "waiting", "spool_bytes", "restarts")
