@@ -45,7 +45,7 @@ Curves = Mapping[str, Mapping[str, Mapping[int, float]]]
 """A figure by its name, the task and the number of labels; the mean over draws."""
 
 
-class Task(NamedTuple):
+class JudgedTask(NamedTuple):
     """The verdicts on a task's items that have one, and the description of each one's criterion."""
 
     name: str
@@ -62,7 +62,7 @@ class Task(NamedTuple):
         return shuffled[:most], [place for place in shuffled if rows[place] not in labelled]
 
 
-def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> Task:
+def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> JudgedTask:
     """Return a task's verdicts as `adjudge calibrate` has them."""
     known: list[tuple[Item, ItemVerdict]] = [(item, verdicts[item.key]) for item in items if item.key in verdicts]
     measured = [
@@ -72,10 +72,10 @@ def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> Task:
         for item, own in known
     ]
     descriptions = {(item.row, item.key): item.criterion for item, _ in known}
-    return Task(name, tuple(measured), descriptions)
+    return JudgedTask(name, tuple(measured), descriptions)
 
 
-def measure_labels(tasks: Sequence[Task], draws: int) -> Curves:
+def measure_labels(tasks: Sequence[JudgedTask], draws: int) -> Curves:
     """Return each figure by task and number of labels, 0 for the judge as it ships."""
     found: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for draw in range(draws):
@@ -107,7 +107,7 @@ def calibrate(some: Sequence[Measured], descriptions: Mapping[tuple[str, str], s
         return None
 
 
-def figures(task: Task, rest: Sequence[int], maps: Calibration | None, draw: int) -> dict[str, float]:
+def figures(task: JudgedTask, rest: Sequence[int], maps: Calibration | None, draw: int) -> dict[str, float]:
     """Return the figures of some of a task's verdicts, with the calibration error that chance gives in this draw."""
     verdicts = calibrated(task, rest, maps)
     chance = np.random.default_rng([draw, 2]).random(len(rest)) < verdicts.probabilities
@@ -121,7 +121,7 @@ def figures(task: Task, rest: Sequence[int], maps: Calibration | None, draw: int
     }
 
 
-def calibrated(task: Task, rest: Sequence[int], maps: Calibration | None) -> VerdictArrays:
+def calibrated(task: JudgedTask, rest: Sequence[int], maps: Calibration | None) -> VerdictArrays:
     """Apply maps to verdicts; None for the judge as it ships."""
     some = [task.verdicts[place] for place in rest]
     labels: Bools = np.array([one.label == 1 for one in some])
@@ -133,7 +133,7 @@ def calibrated(task: Task, rest: Sequence[int], maps: Calibration | None) -> Ver
     return VerdictArrays(labels, p >= 0.5, p)
 
 
-def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[str, Any]]:
+def check_bands(tasks: Sequence[JudgedTask], error: float, draws: int) -> list[dict[str, Any]]:
     """Fit the band for a promised rate of errors on most of a task's items, and count the errors on the rest."""
     rows = []
     for task in tasks:

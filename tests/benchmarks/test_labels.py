@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from benchmarks.agreement.contenders import ItemVerdict
 from benchmarks.agreement.items import Item
-from benchmarks.agreement.labels import LABELS, Task, check_bands, measure_labels, table, task_of
+from benchmarks.agreement.labels import LABELS, JudgedTask, check_bands, measure_labels, table, task_of
 
 
-def drawn(name: str, n: int, slope: float, shift: float, seed: int = 0) -> Task:
+def drawn(name: str, n: int, slope: float, shift: float, seed: int = 0) -> JudgedTask:
     """Verdicts of a judge whose log-odds are those of the truth times a slope and shifted; two of each row."""
     rng = np.random.default_rng(seed)
     odds = rng.normal(0, 2, n)
