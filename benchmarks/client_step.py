@@ -28,6 +28,7 @@ from rich.progress import track
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.load import spread
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
@@ -359,16 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             times = measure(parts(step, reward, call, replay), http, given.repeats)
             runner.run(caller.aclose())
-    figures = [
-        {
-            "part": name,
-            "median ms": statistics.median(own),
-            "min": min(own),
-            "max": max(own),
-            "mean": statistics.mean(own),
-        }
-        for name, own in times.items()
-    ]
+    figures = [{"part": name, **spread("ms", own), "mean": statistics.mean(own)} for name, own in times.items()]
     publish(
         "client_step",
         f"The client's part of a step: {given.prompts} prompts x {given.group} responses of {given.tokens:,} tokens x "

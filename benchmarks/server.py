@@ -65,7 +65,8 @@ class ServerProcess:
         until = time.monotonic() + START_S
         while not self._is_ready():
             if self.pid is None:
-                raise RuntimeError(f"{self.name} exited unexpectedly; {self._last_words()}")
+                status = self._running().returncode
+                raise RuntimeError(f"{self.name} exited with status {status}; {self._last_words()}")
             if time.monotonic() > until:
                 raise RuntimeError(f"{self.name} was not ready in {START_S:g} s; {self._last_words()}")
             time.sleep(0.1)
@@ -92,12 +93,13 @@ class ServerProcess:
         """End the process and its children, if it runs; kill those that have not ended within some seconds."""
         if self._process is None:
             return
-        process, family = self._process, [] if self.pid is None else psutil.Process(self.pid).children(recursive=True)
+        pid = self.pid
+        family = [] if pid is None else psutil.Process(pid).children(recursive=True)
         if within_s:
-            process.terminate()
+            self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._reap(within_s)
-        process.kill()
+        self._process.kill()
         self._reap()
         for child in psutil.wait_procs(family, timeout=within_s)[1]:
             with suppress(psutil.NoSuchProcess):
