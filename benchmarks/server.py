@@ -152,7 +152,7 @@ class AdjudgeProcess(ServerProcess):
         port = ["--port", str(self.port)] if ready_message is None else []
         command = [*limit, sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ADJUDGE_")}
-        environment = inherited | {"ADJUDGE_DATA_DIR": str(folder / name)} | settings
+        environment = {**inherited, "ADJUDGE_DATA_DIR": str(folder / name), **settings}
         super().__init__(name, command, environment, folder / f"{name}.log", ready_message or f"{self.url}/readyz")
 
     @property
