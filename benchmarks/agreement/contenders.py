@@ -15,7 +15,6 @@ from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.plan import GroupPlanner, ResponsePlan
 from judge_server.judging.preparation import Preparer
-from judge_server.judging.presentation import without_middle
 from judge_server.judging.prompts.library import TemplateLibrary
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.judging.results import collect
@@ -126,8 +125,6 @@ class AdjudgeContender:
         templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
         contextual: whether to judge relative to an empty response.
-        passages: how many characters of a longer text to show in passages; None for whole texts.
-        keep: how many characters of a longer text to show without its middle; None for all.
     """
 
     def __init__(
@@ -136,8 +133,6 @@ class AdjudgeContender:
         templates: Path | None = None,
         protocol: JudgingProtocol = "binary",
         contextual: bool = False,
-        passages: int | None = None,
-        keep: int | None = None,
     ) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
@@ -146,9 +141,7 @@ class AdjudgeContender:
             protocol,
             template=None if templates is None else templates.resolve().name,
             contextual=contextual,
-            passages=passages,
         )
-        self._keep = keep
 
     async def start(self) -> None:
         """Start the engine and check the templates. Raises `InvalidRequest` if they cannot be used."""
@@ -202,10 +195,9 @@ class AdjudgeContender:
                 "verification": JudgeVerification(method="judge"),
             }
         )
-        grounding = item.grounding if item.grounding is None else without_middle(item.grounding, self._keep)[0]
-        context = GroupContext(item.prompt, grounding, item.reference_answer, item.ground_truth)
+        context = GroupContext(item.prompt, item.grounding, item.reference_answer, item.ground_truth)
         planner = GroupPlanner(self._judge.prepared(self._config), context, (criterion,))
-        return planner.plan(JudgedContent(item.response, 0, None), keep=self._keep)
+        return planner.plan(JudgedContent(item.response, 0, None))
 
 
 def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:

@@ -4,6 +4,7 @@ The data sets are read from a folder; none of their text is stored. A fixed hash
 of two halves, so that anything fitted on one half can be measured on unseen rows.
 """
 
+import argparse
 import ast
 import hashlib
 import json
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from judge_server.evaluation.data_sets import READERS
 from judge_server.evaluation.labelled import MET_FROM, Half, LabelledResponse, half_of
@@ -88,30 +89,17 @@ def gsm8k_answer_named(folder: Path) -> Iterator[Item]:
     for row in rows(folder / GSM8K):
         truth = gsm8k_answer(row["ground_truth"])
         for model in GSM8K_MODELS:
-            rollout = row[model]
-            yield Item(
-                "gsm8k-answer",
-                row["question"],
-                row["question"],
-                plain_math(rollout["solution"]),
-                f"The final answer is {truth}.",
-                bool(rollout["is_correct"]),
-            )
+            solution, right = row[model]["solution"], bool(row[model]["is_correct"])
+            yield _rollout("gsm8k-answer", row, solution, f"The final answer is {truth}.", right)
 
 
 def gsm8k_reference(folder: Path) -> Iterator[Item]:
     """Yield the same rollouts with a reference solution: is the reasoning right?"""
+    criterion = "The reasoning is correct and comes to the result of the reference answer."
     for row in rows(folder / GSM8K):
         for model in GSM8K_MODELS:
-            yield Item(
-                "gsm8k-reference",
-                row["question"],
-                row["question"],
-                plain_math(row[model]["solution"]),
-                "The reasoning is correct and comes to the result of the reference answer.",
-                bool(row[model]["is_correct"]),
-                reference_answer=plain_math(row["ground_truth"]),
-            )
+            item = _rollout("gsm8k-reference", row, row[model]["solution"], criterion, bool(row[model]["is_correct"]))
+            yield replace(item, reference_answer=plain_math(row["ground_truth"]))
 
 
 CALCULATION = re.compile(r"<<([^<>=]+)=([^<>]+)>>")
@@ -128,42 +116,38 @@ def gsm8k_steps(folder: Path) -> Iterator[Item]:
             calculation = CALCULATION.search(line)
             if calculation is None:
                 continue
-            for model in GSM8K_MODELS:
-                solution = row[model]["solution"]
+            for solution in [row[model]["solution"] for model in GSM8K_MODELS]:
                 results = {result for _, result in CALCULATION.findall(solution)}
-                if not results:
-                    continue
-                yield Item(
-                    "gsm8k-steps",
-                    row["question"],
-                    row["question"],
-                    plain_math(solution),
-                    f"Finds that {plain_math(line).strip()}",
-                    calculation[2] in results,
-                )
+                if results:
+                    criterion = f"Finds that {plain_math(line).strip()}"
+                    yield _rollout("gsm8k-steps", row, solution, criterion, calculation[2] in results)
 
 
 def gsm8k_pitfall(folder: Path) -> Iterator[Item]:
     """Yield a wrong line of a rollout as a pitfall, for that rollout and for a right one. Labels by construction."""
     for row in rows(folder / GSM8K):
-        right = [model for model in GSM8K_MODELS if row[model]["is_correct"]]
-        wrong = [model for model in GSM8K_MODELS if not row[model]["is_correct"]]
+        right, wrong = (
+            [row[model]["solution"] for model in GSM8K_MODELS if bool(row[model]["is_correct"]) is correct]
+            for correct in (True, False)
+        )
         truths = {result for _, result in CALCULATION.findall(row["ground_truth"])}
         if not right or not wrong:
             continue
-        good = row[right[0]]["solution"]
         lines = [
             line
-            for line in row[wrong[0]]["solution"].split("\n")
-            if (c := CALCULATION.search(line)) and c[2] not in truths and c[2] not in good
+            for line in wrong[0].split("\n")
+            if (c := CALCULATION.search(line)) and c[2] not in truths and c[2] not in right[0]
         ]
         if not lines:
             continue
         mistake = f"Claims that {plain_math(lines[0]).strip()}"
-        for solution, label in ((row[wrong[0]]["solution"], True), (good, False)):
-            yield Item(
-                "gsm8k-pitfall", row["question"], row["question"], plain_math(solution), mistake, label, "pitfall"
-            )
+        for solution, label in ((wrong[0], True), (right[0], False)):
+            yield replace(_rollout("gsm8k-pitfall", row, solution, mistake, label), kind="pitfall")
+
+
+def _rollout(task: str, row: dict[str, Any], solution: str, criterion: str, label: bool) -> Item:
+    """Build an item about a solution of a row of GSM8K, which its question identifies."""
+    return Item(task, row["question"], row["question"], plain_math(solution), criterion, label)
 
 
 def plain_math(text: str) -> str:
@@ -173,16 +157,11 @@ def plain_math(text: str) -> str:
 
 def contractnli(folder: Path) -> Iterator[Item]:
     """Yield hypotheses as criteria for a contract, which are met if the contract entails them."""
+    prompt = "Draw up a non-disclosure agreement."
     for row in sorted(rows(folder / CONTRACTNLI), key=lambda row: len(row["text"])):
-        for hypothesis in row["criteria"]:
-            yield Item(
-                "contractnli",
-                str(row["id"]),
-                "Draw up a non-disclosure agreement.",
-                row["text"],
-                hypothesis["hypothesis"],
-                hypothesis["choice"] == "Entailment",
-            )
+        for found in row["criteria"]:
+            met = found["choice"] == "Entailment"
+            yield Item("contractnli", str(row["id"]), prompt, row["text"], found["hypothesis"], met)
 
 
 _EXCERPT = 1200
@@ -224,13 +203,11 @@ def grounded(folder: Path) -> Iterator[Item]:
     """Yield the same claims and excerpts with the excerpt as grounding."""
     for item in faithful(folder):
         _, _, source = item.prompt.partition("\n\n")
-        yield Item(
-            "grounded",
-            item.row,
-            "Summarize one point of the agreement.",
-            item.response,
-            "What the response states is supported by the source.",
-            item.label,
+        yield replace(
+            item,
+            task="grounded",
+            prompt="Summarize one point of the agreement.",
+            criterion="What the response states is supported by the source.",
             grounding=source,
         )
 
@@ -251,7 +228,7 @@ def infobench_swapped(folder: Path) -> Iterator[Item]:
     """Yield questions about content, for the right response and for another row's. Labels by construction."""
     short = [row for row in rows(folder / "infobench_gpt4_decomposed.jsonl") if len(row["output"]) < 1200]
     for half in ("fit", "held"):
-        half_rows = [row for row in short if Item("", row["id"], "", "", "", True).half == half]
+        half_rows = [row for row in short if half_of(row["id"]) == half]
         for number, row in enumerate(half_rows):
             other = half_rows[(number + 1) % len(half_rows)]
             labelled = zip(row["decomposed_questions"], row["question_label"], row["eval"], strict=True)
@@ -268,29 +245,19 @@ def healthbench(folder: Path) -> Iterator[Item]:
     )
     for row in shortest_first:
         prompt = "\n\n".join(f"{m['role']}: {m['content']}" for m in row["prompt"])
+        response = row["prompt_response"][-1]["content"]
         for rubric, verdict in zip(row["rubrics"], ast.literal_eval(row["responses"]), strict=True):
-            yield Item(
-                "healthbench",
-                row["prompt_id"],
-                prompt,
-                row["prompt_response"][-1]["content"],
-                rubric["criterion"],
-                bool(verdict["response_dict"]["criteria_met"]),
-            )
+            met = bool(verdict["response_dict"]["criteria_met"])
+            yield Item("healthbench", row["prompt_id"], prompt, response, rubric["criterion"], met)
 
 
 def llmbar(folder: Path) -> Iterator[Item]:
     """Yield each output of pairs on whose better one humans agree, separately."""
+    criterion = "The response does what the instruction asks for, and does it correctly."
     for row in rows(folder / "llmbar.jsonl"):
-        for number in (1, 2):
-            yield Item(
-                "llmbar",
-                row["input"],
-                row["input"],
-                row[f"output_{number}"],
-                "The response does what the instruction asks for, and does it correctly.",
-                str(row["label"]) == str(number),
-            )
+        for number in ("1", "2"):
+            better = str(row["label"]) == number
+            yield Item("llmbar", row["input"], row["input"], row[f"output_{number}"], criterion, better)
 
 
 def biggen(folder: Path) -> Iterator[Item]:
@@ -301,7 +268,7 @@ def biggen(folder: Path) -> Iterator[Item]:
     by_half: dict[tuple[Half, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(folder / "biggen_instances_rubrics.jsonl"):
         if len(row["reference_answer"]) + len(row["input"]) < 5000:
-            by_half[Item("", row["id"], "", "", "", True).half, row["capability"]].append(row)
+            by_half[half_of(row["id"]), row["capability"]].append(row)
     for same in by_half.values():
         for number, row in enumerate(same):
             other = same[(number + 1) % len(same)]
@@ -317,15 +284,8 @@ def processbench(folder: Path) -> Iterator[Item]:
         if row["label"] <= 0:  # no mistake, or no step before it
             continue
         for end, label in ((row["label"] + 1, True), (row["label"], False)):
-            yield Item(
-                "processbench",
-                row["id"],
-                row["problem"],
-                in_steps(row["steps"][:end]),
-                "A step that reasons or calculates wrongly.",
-                label,
-                "pitfall",
-            )
+            solution, mistake = in_steps(row["steps"][:end]), "A step that reasons or calculates wrongly."
+            yield Item("processbench", row["id"], row["problem"], solution, mistake, label, "pitfall")
 
 
 def wice(folder: Path) -> Iterator[Item]:
@@ -360,53 +320,42 @@ def _read(reader: str, file: Path) -> Iterator[Item]:
             yield Item(reader, *asked, grounding=example.grounding)
 
 
-TASKS: dict[str, Callable[[Path], Iterator[Item]]] = {
-    "gsm8k-answer": gsm8k_answer_named,
-    "gsm8k-reference": gsm8k_reference,
-    "gsm8k-steps": gsm8k_steps,
-    "gsm8k-pitfall": gsm8k_pitfall,
-    "contractnli": contractnli,
-    "faithful": faithful,
-    "grounded": grounded,
-    "infobench": infobench,
-    "infobench-swapped": infobench_swapped,
-    "healthbench": healthbench,
-    "llmbar": llmbar,
-    "biggen": biggen,
-    "processbench": processbench,
-    "pubmedqa": pubmedqa,
-    "wice": wice,
-    "wice-prompt": wice_prompt,
+class Task(NamedTuple):
+    """A task: how its items are read from the folder, where their labels come from, and what they may be used for.
+
+    Nothing is fitted or chosen on a task that is `measured_only`: HealthBench, whose licence asks for that, and tasks
+    that were kept to the end.
+    """
+
+    items: Callable[[Path], Iterator[Item]]
+    labelled_by: str
+    measured_only: bool = False
+
+
+TASKS: dict[str, Task] = {
+    "gsm8k-answer": Task(gsm8k_answer_named, "answer check"),
+    "gsm8k-reference": Task(gsm8k_reference, "answer check"),
+    "gsm8k-steps": Task(gsm8k_steps, "program"),
+    "gsm8k-pitfall": Task(gsm8k_pitfall, "construction"),
+    "contractnli": Task(contractnli, "human"),
+    "faithful": Task(faithful, "human"),
+    "grounded": Task(grounded, "human"),
+    "infobench": Task(infobench, "GPT-4"),
+    "infobench-swapped": Task(infobench_swapped, "construction"),
+    "healthbench": Task(healthbench, "LLM judge", measured_only=True),
+    "llmbar": Task(llmbar, "human"),
+    "biggen": Task(biggen, "construction"),
+    "processbench": Task(processbench, "human"),
+    "pubmedqa": Task(pubmedqa, "experts"),
+    "wice": Task(wice, "human", measured_only=True),
+    "wice-prompt": Task(wice_prompt, "human", measured_only=True),
 }
 """The tasks by name."""
-
-LABELLED_BY = {
-    "gsm8k-answer": "answer check",
-    "gsm8k-reference": "answer check",
-    "gsm8k-steps": "program",
-    "gsm8k-pitfall": "construction",
-    "contractnli": "human",
-    "faithful": "human",
-    "grounded": "human",
-    "infobench": "GPT-4",
-    "infobench-swapped": "construction",
-    "healthbench": "LLM judge",
-    "llmbar": "human",
-    "biggen": "construction",
-    "processbench": "human",
-    "pubmedqa": "experts",
-    "wice": "human",
-    "wice-prompt": "human",
-}
-"""Where each task's labels come from."""
-
-MEASURED_ONLY = frozenset({"healthbench", "wice", "wice-prompt"})
-"""Tasks on which nothing is fitted or chosen: HealthBench, whose licence asks for that, and those kept to the end."""
 
 
 def tasks_of(half: Half) -> list[str]:
     """Return the tasks that may be used in a half."""
-    return [task for task in TASKS if half == "held" or task not in MEASURED_ONLY]
+    return [name for name, task in TASKS.items() if half == "held" or not task.measured_only]
 
 
 LONGEST = 6000
@@ -416,22 +365,34 @@ LONGEST = 6000
 def load_items(
     folder: Path, half: Half, tasks: Sequence[str] = tuple(TASKS), size: int = 150, longest: int = LONGEST
 ) -> dict[str, list[Item]]:
-    """Read balanced items of each task in one half of the rows; of a task of `MEASURED_ONLY`, of all rows.
+    """Read balanced items of each task in one half of the rows; of a task that is measured only, of all rows.
 
     Raises:
-        ValueError: a task of `MEASURED_ONLY` is requested in the half for fitting.
+        ValueError: such a task is requested in the half for fitting.
     """
-    refused = MEASURED_ONLY.intersection(tasks)
-    if half == "fit" and refused:
-        raise ValueError(
-            f"{', '.join(sorted(refused))} must not be used for fitting; leave it out, or use the half held"
-        )
-    return {
-        task: balanced(
-            [item for item in TASKS[task](folder) if item.half == half or task in MEASURED_ONLY], size, longest
-        )
-        for task in tasks
-    }
+    refused = sorted(set(tasks).difference(tasks_of(half)))
+    if refused:
+        raise ValueError(f"{', '.join(refused)} must not be used for fitting; leave it out, or use the half held")
+    found = {}
+    for name in tasks:
+        items = [item for item in TASKS[name].items(folder) if item.half == half or TASKS[name].measured_only]
+        found[name] = balanced(items, size, longest)
+    return found
+
+
+def add_item_options(parser: argparse.ArgumentParser, size: int = 150) -> None:
+    """Add the options that choose items, for `chosen_items`; `size` is the default number of a task."""
+    parser.add_argument("data", type=Path, help="folder with the data sets")
+    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; default: held")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="default: all that the half may be used for")
+    parser.add_argument("--size", type=int, default=size, help="maximum items per task, half of them met")
+    parser.add_argument("--longest", type=int, default=LONGEST, help="maximum characters of an item's texts")
+
+
+def chosen_items(given: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, list[Item]]:
+    """Read the items that the options choose, but for some tasks. Raises `ValueError` as `load_items` does."""
+    names = [name for name in given.tasks or tasks_of(given.half) if name not in without]
+    return load_items(given.data, given.half, names, given.size, given.longest)
 
 
 def balanced(items: Sequence[Item], size: int, longest: int = LONGEST) -> list[Item]:

@@ -7,7 +7,6 @@ not to train on it.
 
 - *no label* is the judge as it ships.
 - *ECE by chance* is what the calibration error would be, on as many items, if every probability were right.
-- *of a rubric* fits one calibration on as many labels of every task, as if each were a criterion of one rubric.
 - With `--error`, *decided* and *wrong* are the share of verdicts outside the band for that rate, and the rate that came
   out over all draws; *no band* is the share of draws in which the labels could not show it, and *broken* that of the
   others in which more of the measured verdicts were wrong than promised, which chance alone does to few of them.
@@ -17,13 +16,12 @@ import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.agreement.contenders import ItemVerdict
-from benchmarks.agreement.items import LONGEST, TASKS, Item, load_items
+from benchmarks.agreement.items import Item, add_item_options, chosen_items
 from benchmarks.agreement.store import slug
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
 from benchmarks.report import publish
@@ -47,7 +45,7 @@ Curves = Mapping[str, Mapping[str, Mapping[int, float]]]
 """A figure by its name, the task and the number of labels; the mean over draws."""
 
 
-class Task(NamedTuple):
+class JudgedTask(NamedTuple):
     """The verdicts on a task's items that have one, and the description of each one's criterion."""
 
     name: str
@@ -64,7 +62,7 @@ class Task(NamedTuple):
         return shuffled[:most], [place for place in shuffled if rows[place] not in labelled]
 
 
-def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> Task:
+def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> JudgedTask:
     """Return a task's verdicts as `adjudge calibrate` has them."""
     known: list[tuple[Item, ItemVerdict]] = [(item, verdicts[item.key]) for item in items if item.key in verdicts]
     measured = [
@@ -74,24 +72,19 @@ def task_of(name: str, items: Sequence[Item], verdicts: Verdicts) -> Task:
         for item, own in known
     ]
     descriptions = {(item.row, item.key): item.criterion for item, _ in known}
-    return Task(name, tuple(measured), descriptions)
+    return JudgedTask(name, tuple(measured), descriptions)
 
 
-def measure_labels(tasks: Sequence[Task], draws: int) -> Curves:
+def measure_labels(tasks: Sequence[JudgedTask], draws: int) -> Curves:
     """Return each figure by task and number of labels, 0 for the judge as it ships."""
     found: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for draw in range(draws):
-        splits = {task.name: task.split(np.random.default_rng([draw, 1])) for task in tasks}
-        for k in (0, *LABELS):
-            together = rubric_calibration(tasks, splits, k) if k else None
-            for task in tasks:
-                given, rest = splits[task.name]
-                if k > len(given) or not rest:
-                    continue
-                alone = calibrate([task.verdicts[place] for place in given[:k]], task.descriptions) if k else None
-                for suffix, maps, names in (("", alone, None), (" of a rubric", together, task.name)):
-                    for name, value in figures(task, rest, maps, names, draw).items():
-                        found[name + suffix][task.name][k].append(value)
+        for task in tasks:
+            given, rest = task.split(np.random.default_rng([draw, 1]))
+            for k in [k for k in (0, *LABELS) if k <= len(given) and rest]:
+                maps = calibrate([task.verdicts[place] for place in given[:k]], task.descriptions) if k else None
+                for name, value in figures(task, rest, maps, draw).items():
+                    found[name][task.name][k].append(value)
     return {
         name: {task: {k: _mean(own) for k, own in by_k.items()} for task, by_k in by_task.items()}
         for name, by_task in found.items()
@@ -114,21 +107,9 @@ def calibrate(some: Sequence[Measured], descriptions: Mapping[tuple[str, str], s
         return None
 
 
-def rubric_calibration(
-    tasks: Sequence[Task], splits: Mapping[str, tuple[list[int], list[int]]], k: int
-) -> Calibration | None:
-    """Fit one calibration on k labels of each task, each a criterion of one rubric."""
-    some = [
-        task.verdicts[place]._replace(criterion=task.name, kind="point")
-        for task in tasks
-        for place in splits[task.name][0][:k]
-    ]
-    return calibrate(some, {(one.row, one.criterion): one.criterion for one in some})
-
-
-def figures(task: Task, rest: Sequence[int], maps: Calibration | None, name: str | None, draw: int) -> dict[str, float]:
-    """Return the figures of a task's verdicts; `name` is the criterion that all of them are of, None for their own."""
-    verdicts = calibrated(task, rest, maps, name)
+def figures(task: JudgedTask, rest: Sequence[int], maps: Calibration | None, draw: int) -> dict[str, float]:
+    """Return the figures of some of a task's verdicts, with the calibration error that chance gives in this draw."""
+    verdicts = calibrated(task, rest, maps)
     chance = np.random.default_rng([draw, 2]).random(len(rest)) < verdicts.probabilities
     measured = verdicts.figures()
     by_chance = replace(verdicts, labels=chance).calibration_error(np.ones((1, len(rest))))
@@ -140,21 +121,19 @@ def figures(task: Task, rest: Sequence[int], maps: Calibration | None, name: str
     }
 
 
-def calibrated(task: Task, rest: Sequence[int], maps: Calibration | None, name: str | None = None) -> VerdictArrays:
+def calibrated(task: JudgedTask, rest: Sequence[int], maps: Calibration | None) -> VerdictArrays:
     """Apply maps to verdicts; None for the judge as it ships."""
     some = [task.verdicts[place] for place in rest]
     labels: Bools = np.array([one.label == 1 for one in some])
     if maps is None:
         shipped = np.array([one.likelihood for one in some])
         return VerdictArrays(labels, shipped >= 0.5, shipped)
-    own = [
-        maps.scaling_for(criterion("c", name or task.descriptions[one.row, one.criterion], one.kind)) for one in some
-    ]
+    own = [maps.scaling_for(criterion("c", task.descriptions[one.row, one.criterion], one.kind)) for one in some]
     p = np.array([of.calibrate(one.raw_probability or 0.0) for of, one in zip(own, some, strict=True)])
     return VerdictArrays(labels, p >= 0.5, p)
 
 
-def check_bands(tasks: Sequence[Task], error: float, draws: int) -> list[dict[str, Any]]:
+def check_bands(tasks: Sequence[JudgedTask], error: float, draws: int) -> list[dict[str, Any]]:
     """Fit the band for a promised rate of errors on most of a task's items, and count the errors on the rest."""
     rows = []
     for task in tasks:
@@ -207,17 +186,12 @@ def table(curves: Curves) -> list[dict[str, Any]]:
 def main() -> None:
     """Print the curves of each model, and write them to a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="held")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="default: all but healthbench")
+    add_item_options(parser)
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"])
-    parser.add_argument("--size", type=int, default=150, help="maximum items per task")
-    parser.add_argument("--longest", type=int, default=LONGEST, help="maximum characters of an item's texts")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--error", type=float, default=0.2, help="the promised rate of errors")
     given = parser.parse_args()
-    names = [name for name in given.tasks or TASKS if name != "healthbench"]
-    items = load_items(given.data, given.half, names, given.size, given.longest)
+    items = chosen_items(given, without=["healthbench"])
     for model in given.models:
         verdicts = load_verdicts([item for own in items.values() for item in own], "adjudge", model)
         tasks = [task for name, own in items.items() if (task := task_of(name, own, verdicts)).verdicts]

@@ -7,10 +7,9 @@
 import argparse
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
-from benchmarks.agreement.items import LONGEST, TASKS, Item, load_items, tasks_of
+from benchmarks.agreement.items import Item, add_item_options, chosen_items
 from judge_server.evaluation.labelled import criterion
 
 
@@ -30,14 +29,8 @@ def labelled_row(item: Item) -> dict[str, Any]:
 def main() -> None:
     """Write the rows to standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; default: held")
-    parser.add_argument("--size", type=int, default=16, help="maximum items per task, half of them met")
-    parser.add_argument("--longest", type=int, default=LONGEST, help="maximum characters of an item")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="default: all")
-    given = parser.parse_args()
-    tasks = load_items(given.data, given.half, given.tasks or tasks_of(given.half), given.size, given.longest)
-    for items in tasks.values():
+    add_item_options(parser, size=16)
+    for items in chosen_items(parser.parse_args()).values():
         for item in items:
             print(json.dumps(labelled_row(item), ensure_ascii=False))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.agreement.items import LABELLED_BY
+from benchmarks.agreement.items import TASKS
 from benchmarks.agreement.metrics import FIGURES, Agreement, Measurement, Tokens
 from judge_server.evaluation.metrics import BINS, LEVEL, RESAMPLES, Estimate, Figure
 
@@ -23,7 +23,7 @@ def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str
     in AUROC, of each task, is what a prompt must not lose.
     """
     return [
-        *[_row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()],
+        *[_row(task, TASKS[task].labelled_by, measured, contenders) for task, measured in agreement.tasks.items()],
         _row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders),
         _row("all items at once", "", agreement.pooled, contenders),
     ]

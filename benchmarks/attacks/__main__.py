@@ -73,20 +73,14 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     parser.add_argument("--assert-latency", action="store_true", help="fail if the p99 misses its target")
     given = parser.parse_args()
-    failed: list[bool] = []
-
     say = progress_log(Console(stderr=True, width=160))
     plan = Plan(windows=windows(given.minutes), slot_s=given.slot, seed=given.seed, kinds=given.only)
-
-    def check(found: Attacked) -> None:
-        violations = report(found, plan, given.minutes)
-        failed.append(bool(violations) or (given.assert_latency and not meets_aim(found)))
-
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        attack(plan, folder, say, check)
-    raise SystemExit(any(failed))
+        with attack(plan, folder, say) as found:
+            failed = bool(report(found, plan, given.minutes)) or (given.assert_latency and not meets_aim(found))
+    raise SystemExit(failed)
 
 
 if __name__ == "__main__":

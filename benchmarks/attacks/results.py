@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.attacks.routes import routes
 from benchmarks.attacks.scenario import Attacked, Window
+from benchmarks.load import p99
 from benchmarks.soak import invariants
 from benchmarks.soak.expected_answers import compare_answers
-from benchmarks.soak.figures import TIMES_CALM, p99, request_timings
+from benchmarks.soak.figures import TIMES_CALM, request_timings
 from benchmarks.soak.runner import Lines
 
 _DAMAGE = ("lost", "refused", "waiting", "spool_bytes", "restarts")
@@ -129,9 +130,7 @@ def rows_by_attack(found: Attacked) -> list[dict[str, Any]]:
 
 def by_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Count answers by class of status. Requests that were aborted, timed out or cancelled count as `no answer`."""
-    answers: Counter[str] = Counter()
-    for line in lines:
-        answers.update(line["answers"])
+    answers = _answers(lines)
     statuses = {name: number for name, number in answers.items() if name.isdecimal()}
     classes = {f"{n}xx": sum(v for name, v in statuses.items() if name[0] == str(n)) for n in (2, 4)}
     classes |= {name: statuses.get(name, 0) for name in ("500", "503")}
@@ -148,7 +147,8 @@ def routes_not_attacked(lines: Lines) -> list[str]:
 
 def totals(lines: Lines) -> str:
     """Summarise all answers to attackers by status, as text."""
-    answers: Counter[str] = Counter()
-    for line in lines:
-        answers.update(line["answers"])
-    return ", ".join(f"{name} {number:,}" for name, number in sorted(answers.items()))
+    return ", ".join(f"{name} {number:,}" for name, number in sorted(_answers(lines).items()))
+
+
+def _answers(lines: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    return sum([Counter(line["answers"]) for line in lines], Counter[str]())

@@ -21,19 +21,16 @@ from typing import Any, NamedTuple
 import httpx2
 import psutil
 import psycopg
-from tests.fixtures.postgres_process import PostgresProcess
-from tests.fixtures.redis_process import RedisProcess
 
 from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
 from benchmarks.attacks.burners import burning, seconds_beside
-from benchmarks.server import running_service
+from benchmarks.server import AdjudgeProcess, running_service
 from benchmarks.soak.background import Background
 from benchmarks.soak.cluster import SIGNING_KEY
 from benchmarks.soak.expected_answers import ExpectedAnswer, ask_for_answers
-from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.process_monitor import ProcessMonitor, ProcessSample
-from benchmarks.soak.runner import RUNS, Lines, read_lines, training_runs
-from benchmarks.soak.stores import psycopg_url, redis_url, store_url
+from benchmarks.soak.runner import RUNS, Lines, read_lines, training_runs, written_ledger
+from benchmarks.soak.stores import Stores
 from benchmarks.soak.workload import RUBRIC, RULES
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore, migrations
@@ -56,7 +53,6 @@ _PROBE_INTERVAL_S = 0.1
 _PROBE_TIMEOUT_S = 30.0
 _OTHERS_INTERVAL_S = 2.0
 _LOAD_INTERVAL_S = 1.0
-_WRITTEN_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -119,15 +115,14 @@ class OtherWork(Background):
     def __init__(self) -> None:
         self.seen: list[tuple[float, float]] = []
         """Times, in seconds since 1970, with the number of processors busy with other work since the previous one."""
-        super().__init__("other work")
+        self._before, self._at = _seconds_of_others(), time.time()
+        super().__init__("other work", _OTHERS_INTERVAL_S)
 
-    def _run(self) -> None:
-        before, at = _seconds_of_others(), time.time()
-        while not self._stopped.wait(_OTHERS_INTERVAL_S):
-            now, now_at = _seconds_of_others(), time.time()
-            took = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in now.items())
-            self.seen.append((now_at, took / (now_at - at)))
-            before, at = now, now_at
+    def _act(self) -> None:
+        now, now_at = _seconds_of_others(), time.time()
+        took = sum(max(0.0, seconds - self._before.get(pid, 0.0)) for pid, seconds in now.items())
+        self.seen.append((now_at, took / (now_at - self._at)))
+        self._before, self._at = now, now_at
 
 
 def _seconds_of_others() -> dict[int, float]:
@@ -146,19 +141,22 @@ class Probe(Background):
 
     def __init__(self, url: str) -> None:
         self.probed: list[Probed] = []
-        self._url = url
-        super().__init__("probe")
+        self._http = httpx2.Client(base_url=url, timeout=_PROBE_TIMEOUT_S)
+        super().__init__("probe", _PROBE_INTERVAL_S)
 
-    def _run(self) -> None:
-        with httpx2.Client(timeout=_PROBE_TIMEOUT_S) as http:
-            while not self._stopped.wait(_PROBE_INTERVAL_S):
-                at, began, problem = time.time(), time.monotonic(), None
-                try:
-                    answer = http.get(f"{self._url}/healthz")
-                    problem = None if answer.status_code == 200 else str(answer.status_code)
-                except httpx2.HTTPError as error:
-                    problem = type(error).__name__
-                self.probed.append(Probed(at, time.monotonic() - began, problem))
+    def stop(self) -> None:
+        """Stop, and close the connection."""
+        super().stop()
+        self._http.close()
+
+    def _act(self) -> None:
+        at, began, problem = time.time(), time.monotonic(), None
+        try:
+            answer = self._http.get("/healthz")
+            problem = None if answer.status_code == 200 else str(answer.status_code)
+        except httpx2.HTTPError as error:
+            problem = type(error).__name__
+        self.probed.append(Probed(at, time.monotonic() - began, problem))
 
 
 @contextmanager
@@ -183,11 +181,10 @@ class Service:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
         self.keys: dict[str, str] = {}
-        self.postgres, self.redis = PostgresProcess(folder / "postgres"), RedisProcess()
-        self._plan = plan
+        self.stores = Stores(folder)
         settings = {
-            "ADJUDGE_DATABASE_URL": store_url(self.postgres),
-            "ADJUDGE_CACHE_URL": redis_url(self.redis.port, 0),
+            "ADJUDGE_DATABASE_URL": self.stores.store_url(),
+            "ADJUDGE_CACHE_URL": self.stores.redis_url(0),
             "ADJUDGE_SIGNING_SECRET": SIGNING_KEY,
             "ADJUDGE_KEYS": "required",
             "ADJUDGE_CLIENT_TIMEOUT_S": "5",
@@ -201,18 +198,10 @@ class Service:
         """The folder of the service's ledger spool."""
         return self.folder / "service" / "ledger-spool"
 
-    @property
-    def log(self) -> Path:
-        """The service's log file."""
-        return self.folder / "service.log"
-
     def start(self) -> None:
         """Start the stores and the service, and create projects, keys and rubrics."""
-        self.postgres.start()
-        self.redis.start()
-        url = store_url(self.postgres)
-        migrations.upgrade(url)
-        self.keys = asyncio.run(_create_keys(url, [*HONEST.values(), *ATTACKERS]))
+        self.stores.start()
+        self.keys = asyncio.run(_create_keys(self.stores.store_url(), [*HONEST.values(), *ATTACKERS]))
         self.host.start()
         self.host.wait_until_ready()
         for project in HONEST.values():
@@ -222,24 +211,13 @@ class Service:
     def close(self) -> None:
         """Kill the service and its stores."""
         self.host.close()
-        self.redis.kill()
-        self.postgres.kill()
-
-    def ledger(self) -> dict[str, Any]:
-        """Wait until the service has written its ledger, and return the ledger's state."""
-        until = time.monotonic() + _WRITTEN_WITHIN_S
-        with httpx2.Client(timeout=60.0, headers={"Authorization": f"Bearer {self.keys[ATTACKERS[0]]}"}) as http:
-            while True:
-                state: dict[str, Any] = http.get(f"{self.host.url}/v1/ledger").json()
-                if not (state["waiting"] or state["spool_bytes"]) or time.monotonic() > until:
-                    return state
-                time.sleep(0.2)
+        self.stores.close()
 
     def known(self, subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
         """Return the expected answers about honest groups: those of the same projects without attackers."""
-        with psycopg.connect(psycopg_url(self.postgres), autocommit=True) as connection:
+        with psycopg.connect(self.stores.database, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {_CALM_DATABASE}")
-        url = store_url(self.postgres, database=_CALM_DATABASE)
+        url = self.stores.store_url(database=_CALM_DATABASE)
         migrations.upgrade(url)
         keys = asyncio.run(_create_keys(url, HONEST.values()))
         expected: dict[int, ExpectedAnswer] = {}
@@ -322,8 +300,9 @@ def _processors_beside(service_pid: int | None, window: Window) -> list[float]:
     return measured
 
 
-def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Attacked], None]) -> None:
-    """Run an attack. `say` receives progress messages; `check` is called at the end, while the stores still run."""
+@contextmanager
+def attack(plan: Plan, folder: Path, say: Callable[[str], None]) -> Iterator[Attacked]:
+    """Run an attack and yield its results while the stores still run. `say` receives progress messages."""
     with ExitStack() as closing:
         service = Service(folder, plan)
         small_disk = closing.enter_context(small_file_system(service.spool))
@@ -360,22 +339,20 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
         others.stop()
         alive = service.host.pid is not None
         say("waiting for the ledger")
-        check(
-            Attacked(
-                calm=calm,
-                attacked=attacked,
-                loaded=loaded,
-                burned=burned,
-                lines=[line for log in logs for line in read_lines(log)],
-                attacks=read_lines(attackers.log),
-                probed=probe.probed,
-                others=others.seen,
-                looks=monitor.samples,
-                ledger=service.ledger() if alive else {},
-                ended_by_itself=not alive,
-                tracebacks=service.log.read_text(errors="replace").count("Traceback"),
-                small_disk=small_disk,
-                database=psycopg_url(service.postgres),
-                known=service.known,
-            )
+        yield Attacked(
+            calm=calm,
+            attacked=attacked,
+            loaded=loaded,
+            burned=burned,
+            lines=read_lines(*logs),
+            attacks=read_lines(attackers.log),
+            probed=probe.probed,
+            others=others.seen,
+            looks=monitor.samples,
+            ledger=written_ledger(service.host.url, service.keys[ATTACKERS[0]]) if alive else {},
+            ended_by_itself=not alive,
+            tracebacks=service.host.log.read_text(errors="replace").count("Traceback"),
+            small_disk=small_disk,
+            database=service.stores.database,
+            known=service.known,
         )

@@ -16,7 +16,7 @@ from tests.fixtures.ports import unused_port
 
 from benchmarks.bare_engine.bare import BareEndpoint, BareEngine, BareLlamaCpp, BareVllm, llamacpp_prompts
 from benchmarks.bare_engine.bare import vllm_prompts as hugging_face_prompts
-from benchmarks.server import running
+from benchmarks.server import running, running_module
 from judge_server.engines.llamacpp.engine import LlamaCppTokenizer as LlamaCppTokens
 from judge_server.engines.llamacpp.process import LlamaCppProcess, locate_weights
 from judge_server.engines.vllm.tokenizer import VllmTokenizer as VllmTokens
@@ -62,10 +62,8 @@ async def llamacpp(model: str, in_flight: int) -> AsyncIterator[Contest]:
 @asynccontextmanager
 async def llamacpp_server(model: str, in_flight: int) -> AsyncIterator[Contest]:
     """Start a llama.cpp server with four slots, used through the OpenAI chat API."""
-    file, port = locate_weights(model).path, unused_port()
-    root = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), str(CONTEXT * 2)]
-    with running(command, dict(os.environ), f"{root}/health"):
+    file = locate_weights(model).path
+    with running_module("benchmarks.bare_engine.llamacpp_server", file, CONTEXT * 2) as (root, _):
         async with httpx2.AsyncClient(base_url=root, timeout=600.0) as http:
             served = (await http.get("/v1/models")).json()["data"][0]["id"]
             prepare = llamacpp_prompts(await LlamaCppTokens.load(http))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT [counts]`: llama.cpp as in `llama-server`.
+"""`python -m benchmarks.bare_engine.llamacpp_server PORT FILE CONTEXT [counts]`: llama.cpp as in `llama-server`.
 
 It has four slots with a unified KV cache, while the engine `llamacpp://` has one slot. With `counts`, it reports its
 counters at `/metrics`. It exits when its standard input closes.
@@ -13,7 +13,7 @@ def main() -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path, params.port, params.n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    params.port, params.model.path, params.n_ctx = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     params.n_parallel, params.kv_unified = 4, True
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
     params.hostnames = ["127.0.0.1"]

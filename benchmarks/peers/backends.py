@@ -1,8 +1,6 @@
 """The OpenAI API server that all contenders use, and its counters: the scripted server, or llama.cpp's."""
 
 import asyncio
-import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,11 +9,10 @@ from typing import Any
 
 import httpx2
 import psutil
-from tests.fixtures.ports import unused_port
 
 from benchmarks.peers.driving import cpu_seconds
 from benchmarks.peers.scripted_server import control
-from benchmarks.server import running
+from benchmarks.server import running_module
 from judge_server.engines.llamacpp.process import locate_weights
 
 SLOTS = 4
@@ -108,10 +105,7 @@ class LlamaCppBackend(Backend):
 @asynccontextmanager
 async def scripted() -> AsyncIterator[ScriptedBackend]:
     """Run the scripted server on a free port."""
-    port = unused_port()
-    root = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
-    with running(command, dict(os.environ), f"{root}/health") as process:
+    with running_module("benchmarks.peers.scripted_server") as (root, process):
         async with httpx2.AsyncClient(timeout=10.0) as http:
             yield ScriptedBackend(root, process, http)
 
@@ -119,11 +113,7 @@ async def scripted() -> AsyncIterator[ScriptedBackend]:
 @asynccontextmanager
 async def llamacpp(model: str) -> AsyncIterator[LlamaCppBackend]:
     """Run a llama.cpp server with four slots on a free port."""
-    port = unused_port()
-    root = f"http://127.0.0.1:{port}"
-    file = locate_weights(model).path
-    context = str(SLOTS * SLOT_TOKENS)
-    command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), context, "counts"]
-    with running(command, dict(os.environ), f"{root}/health") as process:
+    given = (locate_weights(model).path, SLOTS * SLOT_TOKENS, "counts")
+    with running_module("benchmarks.bare_engine.llamacpp_server", *given) as (root, process):
         async with httpx2.AsyncClient(timeout=10.0) as http:
             yield LlamaCppBackend(root, process, http)

@@ -1,7 +1,7 @@
 """Rounds in which the contenders take turns, so that changes of the machine's speed affect all; a round with faults."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from rich.progress import Progress
 from benchmarks.peers.backends import Backend, ServerCounters
 from benchmarks.peers.contenders import PeerConfig, Terms, started
 from benchmarks.peers.driving import Pass, PassResult
-from benchmarks.peers.outcomes import JudgementCounts, tally
 from benchmarks.peers.processes import Driver, PeerUnavailable
+from benchmarks.peers.worksheets import pair, truth
 
 WARM_RESPONSES = 2
 PASS_TIMEOUT_S = 3600.0
@@ -29,6 +29,20 @@ class RoundResult:
     counts: ServerCounters
     second: PassResult | None
     timed: PassResult | None
+
+
+@dataclass(frozen=True)
+class JudgementCounts:
+    """Counts of a pass's judgements.
+
+    `made_up` counts scores without a verdict of the server, or that differ from its verdict. `lost` counts judgements
+    that came back neither as a score nor as a failure, since the whole pass failed.
+    """
+
+    right: int
+    failed: int
+    made_up: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -111,3 +125,18 @@ async def faults(
                 counts = await backend.counts()
                 results[contender.name] = FaultResult(tally(took, fresh, judgements, counts.answered), counts, took)
     return results
+
+
+def tally(took: PassResult, set_number: int, judgements: int, answered: Set[str]) -> JudgementCounts:
+    """Compare a contender's scores with the scripted server's verdicts."""
+    right = failed = made_up = 0
+    for number, scores in enumerate(took.scores):
+        for criterion, score in enumerate(scores):
+            judged = pair(f"{set_number}-{number}", criterion)
+            if isinstance(score, str):
+                failed += 1
+            elif judged in answered and (score >= 0.5) is truth(judged):
+                right += 1
+            else:
+                made_up += 1
+    return JudgementCounts(right, failed, made_up, judgements - right - failed - made_up)

@@ -20,12 +20,15 @@ from typing import Any
 import httptools
 import uvloop
 
-from benchmarks.peers.prefixes import PrefixCache
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, completion, tokens_of, usage, verdict_text
 from benchmarks.peers.worksheets import CRITERION_MARK, RESPONSE_MARK, fault, pair, truth
 
 BATCHED = "/batched"
 """Where the API also has vLLM's batch route."""
+
+CHARACTERS = 4
+BLOCK = 16 * CHARACTERS
+"""Characters of a token, and of a block of the prefix cache."""
 
 
 @dataclass
@@ -41,6 +44,35 @@ class Faults:
     down_s: float = 1.0
     delay_s: float = 0.0
     slots: int = 0
+
+
+class PrefixCache:
+    """A simulated prefix cache without a limit: all blocks seen so far, each keyed by the blocks before it.
+
+    It counts as vLLM does: in whole blocks of 16 tokens, here of four characters each. A block is shared as soon as the
+    first prompt with it arrives.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], int] = {}
+
+    def read(self, prompt: str) -> tuple[int, int]:
+        """Add a prompt; return its number of tokens, and how many of them were cached."""
+        seen, node, known = self._seen, 0, 0
+        whole = len(prompt) // BLOCK * BLOCK
+        for start in range(0, whole, BLOCK):
+            key = (node, prompt[start : start + BLOCK])
+            child = seen.get(key)
+            if child is None:
+                child = seen[key] = len(seen) + 1
+            else:
+                known += BLOCK
+            node = child
+        return len(prompt) // CHARACTERS, known // CHARACTERS
+
+    def forget(self) -> None:
+        """Clear the cache, like a restarted server."""
+        self._seen.clear()
 
 
 class Script:
@@ -168,9 +200,7 @@ class Connection(asyncio.Protocol):
         elif url.startswith(BATCHED.encode()) and url.endswith(b"/chat/completions/batch"):
             self._complete(script.answer_together)
         elif url.endswith(b"/models"):
-            self._write(
-                json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": self._server.owner}]}).encode()
-            )
+            self._write(json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": "vllm"}]}).encode())
         elif url == b"/counts":
             self._write(json.dumps(self._server.script.counts()).encode())
         elif url == b"/control":
@@ -208,11 +238,10 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """The listening server, which can go down for a while. Clients recognise the kind of server by `owner`."""
+    """The listening server, which can go down for a while."""
 
-    def __init__(self, port: int, owner: str = "vllm") -> None:
+    def __init__(self, port: int) -> None:
         self.script = Script()
-        self.owner = owner
         self.connections: set[Connection] = set()
         self._port = port
         self._listening: asyncio.Server

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.load import p99
 from benchmarks.report import progress_log, publish
 from benchmarks.soak import invariants
 from benchmarks.soak.expected_answers import compare_answers, compute_expected
 from benchmarks.soak.faults import FAULTS, judges_gone
-from benchmarks.soak.figures import TIMES_CALM, between, by_kind, p99, request_timings
+from benchmarks.soak.figures import TIMES_CALM, between, by_kind, request_timings
 from benchmarks.soak.process_monitor import growth_rows
 from benchmarks.soak.runner import Plan, SoakResult, soak
 from benchmarks.soak.workload import AT_A_JUDGE
@@ -59,8 +60,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
     parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     given = parser.parse_args()
-    reports: list[tuple[list[str], list[str]]] = []
-
     console = Console(stderr=True, width=160)
     say = progress_log(console)
     plan = Plan(
@@ -75,25 +74,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        result = soak(plan, folder, say, lambda result: reports.append(checked(result, console)))
-    ((violations, notes),) = reports
+        with soak(plan, folder, say) as result:
+            violations, notes = checked(result, console)
     requests = request_timings(result.lines)
     calm = p99(between(requests, *result.calm))
     rows = by_kind(requests, result.faults, result.end, calm)
     soon, none_slow = (sum(row[name] for row in rows) for name in ("p99 as before then", "none slow after 10 s"))
-    hosts = growth_rows(result.samples)
-    more_mb = max(hosts, key=lambda row: row["MB, last quarter"] - row["MB, first quarter"])
-    more_files = max(hosts, key=lambda row: row["files, last quarter"] - row["files, first quarter"])
-    publish(
-        "soak-memory",
-        "Memory and open files under faults",
-        hosts,
-        [
-            f"largest growth, first to last quarter: {more_mb['host']} by "
-            f"{more_mb['MB, last quarter'] - more_mb['MB, first quarter']:.1f} MB, {more_files['host']} by "
-            f"{more_files['files, last quarter'] - more_files['files, first quarter']} files"
-        ],
-    )
+    publish("soak-memory", "Memory and open files under faults", growth_rows(result.samples))
     publish(
         "soak",
         f"{given.minutes:g} minutes with a fault every {given.every:g} s, at {plan.share:.0%} of "

@@ -5,9 +5,10 @@ from abc import ABC, abstractmethod
 
 
 class Background(ABC):
-    """Runs `_run` in a thread, which ends once `_stopped` is set. Start it after everything `_run` needs is set."""
+    """Calls `_act` in a thread at intervals until it is stopped. Start it after everything `_act` needs is set."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, interval_s: float) -> None:
+        self._interval_s = interval_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -17,5 +18,9 @@ class Background(ABC):
         self._stopped.set()
         self._thread.join()
 
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self._act()
+
     @abstractmethod
-    def _run(self) -> None: ...
+    def _act(self) -> None: ...

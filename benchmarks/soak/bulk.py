@@ -39,9 +39,9 @@ class Bulk(Background):
         self.refused: list[str] = []
         self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
         self._groups = groups
-        self._interval_s = interval_s
         self._followers: list[threading.Thread] = []
-        super().__init__("bulk")
+        self._number = 0
+        super().__init__("bulk", interval_s)
 
     def close(self) -> None:
         """Stop submitting and close the connections."""
@@ -62,18 +62,16 @@ class Bulk(Background):
             follower.join(max(_LAST_EVENT_S, until - time.monotonic()))
         return finished
 
-    def _run(self) -> None:
-        number = 0
-        while not self._stopped.wait(self._interval_s):
-            number += 1
-            subjects = bulk_subjects(number, self._groups)
-            lines = "\n".join(json.dumps(group_of(subject)) for subject in subjects)
-            try:
-                accepted = self._client.submit({"kind": "score", "run": "bulk", "rubric": RUBRIC, "groups": lines})
-            except AdjudgeError as error:
-                self.refused.append(f"{type(error).__name__}: {error}")
-            else:
-                self._follow(SubmittedOperation(accepted.id, subjects, [], []))
+    def _act(self) -> None:
+        self._number += 1
+        subjects = bulk_subjects(self._number, self._groups)
+        lines = "\n".join(json.dumps(group_of(subject)) for subject in subjects)
+        try:
+            accepted = self._client.submit({"kind": "score", "run": "bulk", "rubric": RUBRIC, "groups": lines})
+        except AdjudgeError as error:
+            self.refused.append(f"{type(error).__name__}: {error}")
+        else:
+            self._follow(SubmittedOperation(accepted.id, subjects, [], []))
 
     def _follow(self, submitted: SubmittedOperation) -> None:
         def follow() -> None:

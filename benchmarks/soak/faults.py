@@ -14,8 +14,8 @@ from typing import NamedTuple
 from tests.fixtures.postgres_process import PostgresProcess
 from tests.fixtures.redis_process import RedisProcess
 
+from benchmarks.server import AdjudgeProcess
 from benchmarks.soak.cluster import NUMBERS, Cluster
-from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.links import State
 
 SLOW_S = 0.15
@@ -108,8 +108,8 @@ FAULTS: dict[str, FaultFactory] = {
     "a judge held": _host(held, "judges"),
     "an api held": _host(held, "apis"),
     "a worker held": _host(held, "workers"),
-    "Redis killed": lambda cluster, _: ("redis", lost(cluster.redis)),
-    "PostgreSQL killed": lambda cluster, _: ("postgres", lost(cluster.postgres)),
+    "Redis killed": lambda cluster, _: ("redis", lost(cluster.stores.redis)),
+    "PostgreSQL killed": lambda cluster, _: ("postgres", lost(cluster.stores.postgres)),
     "a judge cut off": _CUT("apis to judge-{n}"),
     "a judge behind a frozen link": _FROZEN("apis to judge-{n}"),
     "a judge behind a slow link": _link("open", "apis to judge-{n}", SLOW_S),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.load import p99
 from benchmarks.soak.faults import Fault
 
 WINDOW_S, STRIDE_S = 5.0, 1.0
@@ -23,11 +24,6 @@ RequestTimings = Sequence[tuple[float, float]]
 def request_timings(lines: Sequence[Mapping[str, Any]]) -> RequestTimings:
     """Extract the timings from the trainers' logs."""
     return sorted((line["began"], line["ended"] - line["began"]) for line in lines)
-
-
-def p99(seconds: Sequence[float]) -> float:
-    """Return the 99th percentile; NaN if there are no values."""
-    return sorted(seconds)[math.ceil(len(seconds) * 0.99) - 1] if seconds else math.nan
 
 
 def between(requests: RequestTimings, begin: float, end: float) -> list[float]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.server import AdjudgeProcess
 from benchmarks.soak.background import Background
-from benchmarks.soak.hosts import AdjudgeProcess
 
 SAMPLE_INTERVAL_S = 2.0
 WARM_UP_S = 30.0
@@ -33,14 +33,13 @@ class ProcessMonitor(Background):
     def __init__(self, hosts: Sequence[AdjudgeProcess]) -> None:
         self.samples: list[ProcessSample] = []
         self._hosts = hosts
-        super().__init__("process-monitor")
+        super().__init__("process-monitor", SAMPLE_INTERVAL_S)
 
-    def _run(self) -> None:
-        while not self._stopped.wait(SAMPLE_INTERVAL_S):
-            for host in self._hosts:
-                pid = host.pid
-                if pid is not None:
-                    self._sample(host.name, pid)
+    def _act(self) -> None:
+        for host in self._hosts:
+            pid = host.pid
+            if pid is not None:
+                self._sample(host.name, pid)
 
     def _sample(self, name: str, pid: int) -> None:
         try:

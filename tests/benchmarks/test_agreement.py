@@ -152,8 +152,8 @@ def verdict(probability: float, satisfied: bool | None = None) -> ItemVerdict:
 
 
 def test_every_task_reads_made_up_rows_and_no_row_is_in_both_halves(folder: Path) -> None:
-    for task, make in TASKS.items():
-        items = list(make(folder))
+    for task, declared in TASKS.items():
+        items = list(declared.items(folder))
         assert items, task
         assert {i.task for i in items} == {task}
         assert len({i.key for i in items}) == len(items)
@@ -162,17 +162,20 @@ def test_every_task_reads_made_up_rows_and_no_row_is_in_both_halves(folder: Path
 
 
 def test_items_have_the_labels_of_their_rows(folder: Path) -> None:
-    first = list(TASKS["gsm8k-answer"](folder))[:2]
+    first = list(TASKS["gsm8k-answer"].items(folder))[:2]
     assert [(i.criterion, i.response, i.label) for i in first] == [
         ("The final answer is 6.", "I am 6b_finetuning. 3*2 = 6 eggs\nA: 6", True),
         ("The final answer is 6.", "I am 6b_verification. 3+2 = 5 eggs\nA: 5", False),
     ]
-    assert [i.label for i in TASKS["gsm8k-steps"](folder)][:2] == [True, False]
-    assert [(i.kind, i.label) for i in TASKS["gsm8k-pitfall"](folder)][:2] == [("pitfall", True), ("pitfall", False)]
-    assert [i.label for i in TASKS["contractnli"](folder)][:3] == [True, False, False]
-    cut = [(i.response.count("###"), i.label) for i in TASKS["processbench"](folder)]
+    assert [i.label for i in TASKS["gsm8k-steps"].items(folder)][:2] == [True, False]
+    assert [(i.kind, i.label) for i in TASKS["gsm8k-pitfall"].items(folder)][:2] == [
+        ("pitfall", True),
+        ("pitfall", False),
+    ]
+    assert [i.label for i in TASKS["contractnli"].items(folder)][:3] == [True, False, False]
+    cut = [(i.response.count("###"), i.label) for i in TASKS["processbench"].items(folder)]
     assert cut == [(2, True), (1, False), (3, True), (2, False)]
-    grounded = list(TASKS["grounded"](folder))
+    grounded = list(TASKS["grounded"].items(folder))
     assert {(i.response, i.label) for i in grounded} >= {("Secrets are told.", False), ("Secrets stay secret.", True)}
     assert all(i.grounding and i.grounding.startswith("Secrets stay secret") for i in grounded if i.label)
 
@@ -208,7 +211,7 @@ def test_measurement_only_tasks_are_refused_in_the_fit_half(folder: Path) -> Non
 
 
 def test_every_item_is_a_labelled_row_for_the_commands_that_measure_judges(folder: Path, tmp_path: Path) -> None:
-    items = [item for make in TASKS.values() for item in make(folder)]
+    items = [item for task in TASKS.values() for item in task.items(folder)]
     write(tmp_path / "rows.jsonl", [labelled_row(item) for item in items])
     read = list(read_rows(tmp_path / "rows.jsonl"))
     assert len(read) == len(items)
@@ -277,19 +280,19 @@ def test_items_that_one_contender_failed_on_are_counted_and_scored_for_none() ->
 
 
 def test_a_task_without_a_verdict_is_left_out_of_the_mean_and_null_in_the_file() -> None:
-    items = [item(n, n % 2 == 0) for n in range(4)] + [item(n, n % 2 == 0, task="u") for n in range(4)]
-    found = {i.key: verdict(0.9 if i.label else 0.1) for i in items if i.task == "t"}
+    items = [item(n, n % 2 == 0, task=task) for task in ("llmbar", "wice") for n in range(4)]
+    found = {i.key: verdict(0.9 if i.label else 0.1) for i in items if i.task == "llmbar"}
     measured = measure(items, {"plain": found, "adjudge": found})
-    assert measured.averaged == ("t",)
+    assert measured.averaged == ("llmbar",)
     assert measured.mean.values["plain"]["balanced_accuracy"] == 1.0
     rows = table_rows(measured, ["plain", "adjudge"])
-    assert [row["task"] for row in rows] == ["t", "u", "mean of 1 tasks", "all items at once"]
+    assert [row["task"] for row in rows] == ["llmbar", "wice", "mean of 1 tasks", "all items at once"]
     assert (rows[0]["plain"], rows[0]["adjudge"]) == ("1.00", "1.00")
     assert rows[0]["adjudge - plain"] == rows[0]["AUROC, adjudge - plain"] == "+0.00 [+0.00, +0.00]"
     assert rows[1]["failed"] == "4 / 4"
     assert rows[-1]["n"] == 4
     written = detail(measured, ["plain", "adjudge"])
-    assert written["tasks"]["u"]["contenders"]["plain"]["auroc"] == {"value": None, "low": None, "high": None}
+    assert written["tasks"]["wice"]["contenders"]["plain"]["auroc"] == {"value": None, "low": None, "high": None}
     json.dumps(written, allow_nan=False)
 
 

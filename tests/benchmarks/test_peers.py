@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,17 +10,15 @@ from dataclasses import replace
 import httpx2
 import pytest
 from benchmarks.peers.driving import DriverConfig, Pass, Score, SingleCallDriver, run_pass
-from benchmarks.peers.prefixes import BLOCK, PrefixCache
 from benchmarks.peers.processes import PeerUnavailable, driver
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
-from benchmarks.peers.scripted_server import BATCHED, Script, control
+from benchmarks.peers.scripted_server import BATCHED, BLOCK, PrefixCache, Script, control
 from benchmarks.peers.worksheets import criteria, fault, pair, question, response, truth
-from benchmarks.server import running
+from benchmarks.server import running_module
 from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.openai.engine import OpenAIEngine
-from tests.fixtures.ports import unused_port
 
 SETTING = DriverConfig(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
 
@@ -171,10 +168,8 @@ async def test_a_pass_that_fails_reports_the_error_and_leaves_no_open_call() -> 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    port = unused_port()
-    command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
-    with running(command, dict(os.environ), f"http://127.0.0.1:{port}/health"):
-        yield f"http://127.0.0.1:{port}"
+    with running_module("benchmarks.peers.scripted_server") as (root, _):
+        yield root
 
 
 async def test_the_server_stops_at_the_configured_call_and_restarts_with_its_counts(server: str) -> None:

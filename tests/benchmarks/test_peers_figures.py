@@ -6,8 +6,7 @@ import pytest
 from benchmarks.peers import tables
 from benchmarks.peers.backends import ServerCounters
 from benchmarks.peers.driving import PassResult, Score
-from benchmarks.peers.outcomes import JudgementCounts, tally
-from benchmarks.peers.rounds import FaultResult, RoundResult
+from benchmarks.peers.rounds import FaultResult, JudgementCounts, RoundResult, tally
 from benchmarks.peers.worksheets import pair, truth
 
 

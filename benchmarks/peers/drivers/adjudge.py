@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.peers.driving import DriverConfig, Score, WorksheetJudge, drive
+from benchmarks.peers.driving import DriverConfig, Score, drive
 from benchmarks.peers.worksheets import criteria, question, response
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricContent, Verdict
@@ -37,10 +37,5 @@ def _score(verdict: Verdict) -> Score:
     return verdict.score
 
 
-def make(setting: DriverConfig) -> WorksheetJudge:
-    """Create the judge."""
-    return AdjudgeDriver(setting)
-
-
 if __name__ == "__main__":
-    drive(make)
+    drive(AdjudgeDriver)

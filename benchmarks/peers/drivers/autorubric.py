@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from autorubric import CriterionVerdict, LLMConfig, Rubric
 from autorubric.graders import CriterionGrader
 
-from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, drive, failed
 from benchmarks.peers.worksheets import criteria, question, response
 
 
@@ -51,10 +51,5 @@ class AutorubricDriver:
         return scores
 
 
-def make(setting: DriverConfig) -> WorksheetJudge:
-    """Create the judge."""
-    return AutorubricDriver(setting)
-
-
 if __name__ == "__main__":
-    drive(make)
+    drive(AutorubricDriver)

@@ -15,7 +15,7 @@ from verifiers.v1.task import TaskData
 from verifiers.v1.trace import AgentInfo, Trace, TraceTask
 from verifiers.v1.types import SamplingConfig
 
-from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, drive, failed
 from benchmarks.peers.worksheets import criteria, question, response
 
 
@@ -60,10 +60,5 @@ class VerifiersDriver:
         return [trace.metrics[f"{self._judge.reward_name}/{name}"] for name in self._names]
 
 
-def make(setting: DriverConfig) -> WorksheetJudge:
-    """Create the judge."""
-    return VerifiersDriver(setting)
-
-
 if __name__ == "__main__":
-    drive(make)
+    drive(VerifiersDriver)

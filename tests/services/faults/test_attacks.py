@@ -34,8 +34,11 @@ PLAN = Plan(windows=[(1.0, 3.0)], slot_s=1.0, settle_s=0.5, senders=2, period_s=
 @pytest.mark.faults
 @pytest.mark.slow
 def test_attackers_change_no_honest_reward_and_lose_no_ledger_row() -> None:
-    with tempfile.TemporaryDirectory(prefix="adjudge-attacks-") as folder:
-        attack(PLAN, Path(folder), print, assert_promises_are_kept)
+    with (
+        tempfile.TemporaryDirectory(prefix="adjudge-attacks-") as folder,
+        attack(PLAN, Path(folder), print) as found,
+    ):
+        assert_promises_are_kept(found)
 
 
 def assert_promises_are_kept(found: Attacked) -> None:

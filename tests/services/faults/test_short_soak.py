@@ -38,8 +38,8 @@ PLAN = Plan(
 
 
 def test_no_reward_is_wrong_no_operation_is_lost_and_the_ledger_has_every_answer_once() -> None:
-    with tempfile.TemporaryDirectory(prefix="adjudge-hosts-") as folder:
-        soak(PLAN, Path(folder), print, assert_nothing_is_lost)
+    with tempfile.TemporaryDirectory(prefix="adjudge-hosts-") as folder, soak(PLAN, Path(folder), print) as result:
+        assert_nothing_is_lost(result)
 
 
 def assert_nothing_is_lost(result: SoakResult) -> None:

@@ -1,7 +1,7 @@
 """The formats of rubrics, each declared once: what it looks like, and how it is recognised, read and written."""
 
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple
 
 from rubric_store.formats import native, yaml_format
 from rubric_store.formats.documents import Changes, FormatError, InvalidValueError, Path, RubricDocument, with_lines
@@ -197,5 +197,5 @@ WRITTEN_FORMATS: Final = tuple([name for name, one in FORMATS.items() if one.wri
 def check_format(format: str) -> RubricFormat:
     """Check a format's name; raises `FormatError` with the known ones."""
     if format in FORMATS:
-        return cast(RubricFormat, format)
+        return format
     raise FormatError.of(f"the format {format[:40]!r} is unknown; use one of {', '.join(FORMATS)}", place="format")
