@@ -91,6 +91,25 @@ async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> No
     assert second["text"][0]["content"] == "Yes."
 
 
+async def test_a_page_ends_before_its_texts_are_large(recorded: httpx2.AsyncClient) -> None:
+    by_program = {"description": "Says a.", "verification": {"method": "contains", "all_of": ["a"]}}
+    rubric = {"criteria": [{"id": f"c{n}", **by_program} for n in range(5)]}
+    group = {"id": "g", "prompt": "?" * 1_500_000, "responses": ["a"]}
+    await post(recorded, {"run": "r", "rubric": rubric, "groups": [group]}, "/v1/verdicts")
+    assert len((await recorded.get("/v1/verdicts", params={"run": "r"})).json()["verdicts"]) == 5
+    found: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        wanted: dict[str, Any] = {"run": "r", "texts": True}
+        if after:
+            wanted["after"] = after
+        page = (await recorded.get("/v1/verdicts", params=wanted)).json()
+        assert {one["prompt"] for one in page["verdicts"]} == {group["prompt"]}
+        found.append([one["verdict"]["criterion"] for one in page["verdicts"]])
+        after = page["next_cursor"]
+    assert found == [["c0", "c1"], ["c2", "c3"], ["c4"]]
+
+
 async def test_a_run_without_a_name_is_read_by_an_empty_name(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request())
     assert [v["run"] for v in await verdicts(recorded, run="")] == [None] * 7
