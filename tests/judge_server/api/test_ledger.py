@@ -66,6 +66,14 @@ async def test_streamed_rewards_and_plain_verdicts_are_recorded_too(recorded: ht
     assert len(await verdicts(recorded, run="r")) == 14
 
 
+async def test_what_trainers_sent_one_after_the_other_is_read_in_this_order(recorded: httpx2.AsyncClient) -> None:
+    label = json.dumps({"rubric": [{"id": "seven", "description": "Names the 7."}]})
+    for text in "abcdefg":
+        body = {"prompt": "Is 7 prime?", "response": text, "label": label}
+        await post(recorded, body, "/v1/compat/slime?run=r&on_failure=zero")
+    assert [each["text"] for each in await verdicts(recorded, run="r", texts=True)] == [*"abcdefg"]
+
+
 async def test_verdicts_can_be_filtered(recorded: httpx2.AsyncClient) -> None:
     published = await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
     body = request(*"abcdef", run="r", step=1, rubric="math/primes")
