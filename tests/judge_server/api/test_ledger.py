@@ -124,6 +124,17 @@ async def test_a_run_without_a_name_is_read_by_an_empty_name(recorded: httpx2.As
     assert (await lines(recorded, on_failure="skip"))[-1]["summary"]["responses"] == 1
 
 
+async def test_groups_of_one_id_are_recomputed_as_they_were_sent(recorded: httpx2.AsyncClient) -> None:
+    ones = [{"id": "same", "prompt": text, "responses": [text, "No."]} for text in ("Yes.", "Maybe.")]
+    ones[1]["rubric"] = {"criteria": CRITERIA[:2]}
+    answer = (await post(recorded, request(groups=ones, run="r", reward={"components": "criterion"}))).json()
+    _, *groups, _ = await lines(recorded, run="r")
+    fields = "id", "rubric", "component_weights"
+    assert [[one["group"][name] for name in fields] for one in groups] == [
+        [one[name] for name in fields] for one in answer["groups"]
+    ]
+
+
 async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rules(recorded: httpx2.AsyncClient) -> None:
     answer = (await post(recorded, request(STEPPED, "No.", run="r", on_failure="skip"))).json()
     start, group, summary = await lines(recorded, run="r", on_failure="skip")
