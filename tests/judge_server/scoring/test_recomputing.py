@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always, by_hash
 from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused
-from judge_server.ledger.rows import rows_of
-from judge_server.ports import CallFailure
+from judge_server.ledger.rows import recorded_page, rows_of
+from judge_server.ports import CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import UseFilter
 from tests.hypothesis_examples import examples
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
@@ -334,6 +335,25 @@ async def test_a_request_that_is_refused_and_then_answered_under_one_key_is_reco
         "req_1": None,
         "req_2": answer.groups[0].responses[0].reward,
     }
+
+
+@pytest.mark.parametrize("rule", [{"reward": {"use": "probability"}}, {"uncertain_band": [0.0, 0.001]}])
+async def test_a_verdict_without_the_probability_that_is_needed_fails_in_the_ledger_too(
+    ledger: SQLLedger, rule: dict[str, Any]
+) -> None:
+    made = await scorer(
+        SynchronousRecorder(ledger),
+        lambda batch, call: Reply(text="yes") if "Is polite" in call.question else by_hash(batch, call),
+    )
+    run = f"run-{next(RUNS)}"
+    criteria = [{"id": "a", "description": "Says yes."}, {"id": "b", "description": "Is polite."}]
+    answer = await score(made, request("Yes.", rubric={"criteria": criteria}, run=run, **rule))
+    (response,) = answer.groups[0].responses
+    assert ([one.status for one in response.verdicts], answer.usage.failed) == (["ok", "failed"], 1)
+    page = await recorded_page(ledger, UseFilter(PROJECT, run), texts=False)
+    assert [one.verdict for one in page.verdicts] == list(response.verdicts)
+    (group,), _ = await recomputed(ledger, run=run)
+    assert (group.responses[0].reward, group.responses[0].status) == (None, "unscored")
 
 
 async def test_a_failed_verdict_stays_failed_although_a_later_request_got_a_verdict(ledger: SQLLedger) -> None:
