@@ -88,6 +88,13 @@ async def test_a_claim_expires_even_if_the_clock_is_set_back(keys: SQLIdempotenc
     assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 6.0
 
 
+async def test_a_claim_of_an_hour_is_kept_from_other_callers(keys: SQLIdempotencyKeys, clock: Clock) -> None:
+    await keys.claim("p", "k", ASKED, hold_s=3600)
+    clock.pass_(minutes=1)
+    for _ in range(2):
+        assert (await keys.claim("p", "k", ASKED)).wait_s == 3540.0
+
+
 async def test_an_expired_claim_passes_to_the_next_caller(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=10)

@@ -33,8 +33,8 @@ idempotency_keys = declare(
 the request is unanswered, and claimed until `held_until`. Bodies are compressed."""
 
 
-_LONGEST_CLAIM = timedelta(minutes=5)
-"""Longer than any claim lasts, and than the clocks of hosts differ."""
+_LONGEST_CLAIM = timedelta(minutes=65)
+"""Longer than any claim lasts, which is an hour for a task of ROLL, and than the clocks of hosts differ."""
 
 _PURGE_INTERVAL = timedelta(minutes=10)
 

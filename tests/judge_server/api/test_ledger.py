@@ -66,6 +66,14 @@ async def test_streamed_rewards_and_plain_verdicts_are_recorded_too(recorded: ht
     assert len(await verdicts(recorded, run="r")) == 14
 
 
+async def test_what_trainers_sent_one_after_the_other_is_read_in_this_order(recorded: httpx2.AsyncClient) -> None:
+    label = json.dumps({"rubric": [{"id": "seven", "description": "Names the 7."}]})
+    for text in "abcdefg":
+        body = {"prompt": "Is 7 prime?", "response": text, "label": label}
+        await post(recorded, body, "/v1/compat/slime?run=r&on_failure=zero")
+    assert [each["text"] for each in await verdicts(recorded, run="r", texts=True)] == [*"abcdefg"]
+
+
 async def test_verdicts_can_be_filtered(recorded: httpx2.AsyncClient) -> None:
     published = await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
     body = request(*"abcdef", run="r", step=1, rubric="math/primes")
@@ -91,10 +99,40 @@ async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> No
     assert second["text"][0]["content"] == "Yes."
 
 
+async def test_a_page_ends_before_its_texts_are_large(recorded: httpx2.AsyncClient) -> None:
+    by_program = {"description": "Says a.", "verification": {"method": "contains", "all_of": ["a"]}}
+    rubric = {"criteria": [{"id": f"c{n}", **by_program} for n in range(5)]}
+    group = {"id": "g", "prompt": "?" * 1_500_000, "responses": ["a"]}
+    await post(recorded, {"run": "r", "rubric": rubric, "groups": [group]}, "/v1/verdicts")
+    assert len((await recorded.get("/v1/verdicts", params={"run": "r"})).json()["verdicts"]) == 5
+    found: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        wanted: dict[str, Any] = {"run": "r", "texts": True}
+        if after:
+            wanted["after"] = after
+        page = (await recorded.get("/v1/verdicts", params=wanted)).json()
+        assert {one["prompt"] for one in page["verdicts"]} == {group["prompt"]}
+        found.append([one["verdict"]["criterion"] for one in page["verdicts"]])
+        after = page["next_cursor"]
+    assert found == [["c0", "c1"], ["c2", "c3"], ["c4"]]
+
+
 async def test_a_run_without_a_name_is_read_by_an_empty_name(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request())
     assert [v["run"] for v in await verdicts(recorded, run="")] == [None] * 7
     assert (await lines(recorded, on_failure="skip"))[-1]["summary"]["responses"] == 1
+
+
+async def test_groups_of_one_id_are_recomputed_as_they_were_sent(recorded: httpx2.AsyncClient) -> None:
+    ones = [{"id": "same", "prompt": text, "responses": [text, "No."]} for text in ("Yes.", "Maybe.")]
+    ones[1]["rubric"] = {"criteria": CRITERIA[:2]}
+    answer = (await post(recorded, request(groups=ones, run="r", reward={"components": "criterion"}))).json()
+    _, *groups, _ = await lines(recorded, run="r")
+    fields = "id", "rubric", "component_weights"
+    assert [[one["group"][name] for name in fields] for one in groups] == [
+        [one[name] for name in fields] for one in answer["groups"]
+    ]
 
 
 async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rules(recorded: httpx2.AsyncClient) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+from time import process_time
 from typing import Any
 
 import httpx2
@@ -11,9 +12,14 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.combining import Band, CascadeRule
-from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.judging.results import Outcomes
+from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
+from judge_server.scheduling.time_sharing import TimeSlicer
 from judge_server.scoring.combined import CombinedJudge
+from judge_server.scoring.planner import AskedGroups
+from judge_server.scoring.ranking import plan_tournaments
 from judge_server.scoring.recompute import recompute
+from judge_server.scoring.rubrics import resolve_rubrics
 from judge_server.scoring.scorer import Scorer
 from rubric_store import SQLLedger
 from tests.judge_server import support
@@ -23,7 +29,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer
 from tests.judge_server.support import CRITERIA, GatedEngine, advance_time, request
 from trainer_client.ranking import PairVerdict, rank
-from trainer_client.wire import ComparisonAnswer, RewardAnswer, RewardEvent
+from trainer_client.wire import ComparisonAnswer, RewardAnswer, RewardEvent, RewardRequest
 from trainer_client.wire.ledger import RecomputeRequest
 
 TEXTS = ["It is q3.", "It is q1.", "It is q2.", "It is q5.", "It is q4."]
@@ -248,3 +254,23 @@ async def test_a_cascade_ranks_too() -> None:
     assert answer.usage.judge_calls == 24
     plain = await score(Scorer(large, None), ranking(schedule="swiss"))  # type: ignore[arg-type]
     assert found(answer) == found(plain)
+
+
+async def test_ending_a_round_takes_a_small_part_of_the_time_of_planning_it() -> None:
+    """Planning is sliced, and the end of a round is not: work on all pairs for each response would hold up others."""
+    judge, deadline = await support.judge(queue_calls=10_000), await support.deadline_after()
+    asked = RewardRequest.model_validate(ranking(*map(str, range(100))))
+    prepared = judge.prepared_for(asked.judging, "comparison")
+    rubrics = await resolve_rubrics(None, asked, PROJECT, deadline)  # type: ignore[arg-type]  # rubrics are inline
+    (one,) = await plan_tournaments(judge, prepared, asked, AskedGroups.of(asked), rubrics, deadline)
+    began = process_time()
+    plans = await one.next_round(TimeSlicer())
+    planned = process_time()
+    outcomes = Outcomes({digest: JudgeResult(1.0, 0.7) for plan in plans for digest in plan.digests})
+    judged = process_time()
+    group = one.end_round(outcomes)
+    assert process_time() - judged < (planned - began) / 4
+    assert group is not None
+    assert [[each.criterion for each in response.plan.pending] for response in group.responses] == [
+        [f"beats_{other}" for other in range(100) if other != place] for place in range(100)
+    ]

@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.engines.scripted import always
+from judge_server.engines.scripted import always, by_hash
 from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused
-from judge_server.ledger.rows import rows_of
+from judge_server.ledger.rows import recorded_page, rows_of
+from judge_server.ports import CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
+from rubric_store.ledger.rows import UseFilter
 from tests.hypothesis_examples import examples
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
-from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, YES_NO_PROTOCOLS
+from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, YES_NO_PROTOCOLS, RewardRequest
 from trainer_client.wire.base import MIN_MAGNITUDE
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest, RecomputeSummary
 
@@ -316,6 +318,42 @@ async def test_a_recorded_error_policy_does_not_abort_recomputing(ledger: SQLLed
     (group,), summary = await recomputed(ledger, run=run)
     assert (summary.on_failure, len(group.responses)) == ("null", 8)
     assert {response.reward is None for response in group.responses if response.status == "unscored"} == {True}
+
+
+async def test_a_request_that_is_refused_and_then_answered_under_one_key_is_recorded_as_both(ledger: SQLLedger) -> None:
+    failures = [CallFailure("truncated_input", "it is too long")] * len(CRITERIA)
+    made = await scorer(SynchronousRecorder(ledger), lambda *asked: failures.pop() if failures else by_hash(*asked))
+    run = f"run-{next(RUNS)}"
+    asked = RewardRequest.model_validate(request("a", run=run, on_failure="error"))
+    with pytest.raises(JudgingFailed):
+        await made.score(asked, request_id="req_1", project_id=PROJECT, record_id=bytes(16))
+    failures.clear()
+    answer = await made.score(asked, request_id="req_2", project_id=PROJECT, record_id=bytes(16))
+    groups, summary = await recomputed(ledger, run=run)
+    assert (summary.requests, summary.scored, summary.unscored) == (2, 1, 1)
+    assert {one.request_id: one.responses[0].reward for one in groups} == {
+        "req_1": None,
+        "req_2": answer.groups[0].responses[0].reward,
+    }
+
+
+@pytest.mark.parametrize("rule", [{"reward": {"use": "probability"}}, {"uncertain_band": [0.0, 0.001]}])
+async def test_a_verdict_without_the_probability_that_is_needed_fails_in_the_ledger_too(
+    ledger: SQLLedger, rule: dict[str, Any]
+) -> None:
+    made = await scorer(
+        SynchronousRecorder(ledger),
+        lambda batch, call: Reply(text="yes") if "Is polite" in call.question else by_hash(batch, call),
+    )
+    run = f"run-{next(RUNS)}"
+    criteria = [{"id": "a", "description": "Says yes."}, {"id": "b", "description": "Is polite."}]
+    answer = await score(made, request("Yes.", rubric={"criteria": criteria}, run=run, **rule))
+    (response,) = answer.groups[0].responses
+    assert ([one.status for one in response.verdicts], answer.usage.failed) == (["ok", "failed"], 1)
+    page = await recorded_page(ledger, UseFilter(PROJECT, run), texts=False)
+    assert [one.verdict for one in page.verdicts] == list(response.verdicts)
+    (group,), _ = await recomputed(ledger, run=run)
+    assert (group.responses[0].reward, group.responses[0].status) == (None, "unscored")
 
 
 async def test_a_failed_verdict_stays_failed_although_a_later_request_got_a_verdict(ledger: SQLLedger) -> None:

@@ -197,6 +197,17 @@ async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_
         [part async for part in recompute(ledger, gate, project_id=PROJECT)]
 
 
+@pytest.mark.parametrize("saturated", [False, ["c1", "c2", "c3"]])
+async def test_a_response_that_says_nothing_is_recomputed_to_the_same_reward(ledger: SQLLedger, saturated: Any) -> None:
+    criteria = [{"id": f"c{n}", "description": f"Says {n}."} for n in range(6)]
+    asked = request("", "1 2 3", rubric={"criteria": criteria}, run="r", dropout={"keep": 0.5, "saturated": saturated})
+    (group,) = (await score(await scorer(SynchronousRecorder(ledger)), asked)).groups
+    recomputing = RecomputeRequest.model_validate({"run": "r"})
+    (again,) = [p async for p in recompute(ledger, recomputing, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    assert group.inclusion == 0.5
+    assert [one.reward for one in again.responses] == [one.reward for one in group.responses]
+
+
 async def test_components_add_up_to_estimated_rewards_and_are_recomputed(ledger: SQLLedger) -> None:
     rules = {"mode": "absolute_points", "components": "kind"}
     answer = await score(await scorer(SynchronousRecorder(ledger)), body(reward=rules))

@@ -94,7 +94,8 @@ def read_sample(
     that of saturated criteria is needed.
     """
     left_out = tuple([verdict is not None and verdict.status == "left_out" for verdict in verdicts])
-    by_program = [verdict is not None and verdict.method != "judge" for verdict in verdicts]
+    by_judge = ("judge", "no_content")  # a response that says nothing was spared the call, not the draw
+    by_program = [verdict is not None and verdict.method not in by_judge for verdict in verdicts]
     if dropout is not None and dropout.saturated is not False:
         return CriteriaSample(_droppable(criteria, by_program, dropout), left_out, dropout.keep)
     if not any(left_out):

@@ -210,13 +210,16 @@ class _RowBuilder:
                 continue
             shown = None if passages is None else json.dumps([one.model_dump() for one in passages])
             votes = [outcomes[digest] for digest in digests]
-            outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
-            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, method)
+            given = votes[0] if len(votes) == 1 else combine_votes(votes)
+            verdict = rules.apply(given, method)
+            failed, uncertain = isinstance(verdict, CallFailure), rules.is_uncertain(verdict, method)
+            refused = None if verdict is given else verdict
             for vote, (digest, outcome) in enumerate(zip(digests, votes, strict=True)):
                 failure, detail = UNCERTAIN if uncertain else None, None
-                if isinstance(outcome, CallFailure):
-                    failure, detail = failure or outcome.kind, storable_text(outcome.detail)
-                elif (before := written.get(digest)) is None or (before is not outcome and before != outcome):
+                if isinstance(problem := refused or outcome, CallFailure):
+                    failure, detail = failure or problem.kind, storable_text(problem.detail)
+                known_before = written.get(digest)
+                if isinstance(outcome, JudgeResult) and known_before is not outcome and known_before != outcome:
                     self._verdict(digest, outcome)
                 cached = digest in known if not parts else all(part in known for part in parts)
                 add(

@@ -12,7 +12,7 @@ from typing import Literal
 
 from judge_server.errors import TooLarge
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner, ShownResponse, Tournament, most_pairs
-from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.plan import PendingVerdict, ResponsePlan
 from judge_server.judging.presentation import planned_characters, prompt_characters
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Outcomes
@@ -121,11 +121,13 @@ class GroupTournament:
 
     def _judged_group(self) -> PlannedGroup:
         """Return the group with its comparisons, each at the response that was shown first."""
-        responses = []
-        for place, response in enumerate(self.group.responses):
-            own = [plan for (first, _), plan in sorted(self._plans.items()) if first == place]
-            pending = tuple([plan.pending[0] for plan in own])
-            responses.append(replace(response, plan=replace(response.plan, pending=pending)))
+        own: list[list[PendingVerdict]] = [[] for _ in self.group.responses]
+        for first, second in sorted(self._plans):
+            own[first].append(self._plans[first, second].pending[0])
+        responses = [
+            replace(response, plan=replace(response.plan, pending=tuple(pending)))
+            for response, pending in zip(self.group.responses, own, strict=True)
+        ]
         return replace(self.group, responses=responses)
 
 

@@ -230,15 +230,13 @@ def _rewarded(
 ) -> list[RecomputedGroup]:
     groups = []
     for _, members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
-        group = list(members)
-        stored = group[0].reward_rules
-        in_force = rules[stored] if stored in rules else _rules(request, stored)  # of a request judged meanwhile
-        if in_force.reward.mode == "ranking":
-            groups += [_ranked(in_force, part, totals) for part in _parts(group)]
-        elif in_force.reward.weighting == "contrast":
-            groups += [_group(in_force, request.budgets, rubrics, part, totals) for part in _parts(group)]
-        else:
-            groups.append(_group(in_force, request.budgets, rubrics, group, totals))
+        for group in _parts(list(members)):
+            stored = group[0].reward_rules
+            in_force = rules[stored] if stored in rules else _rules(request, stored)  # of a request judged meanwhile
+            if in_force.reward.mode == "ranking":
+                groups.append(_ranked(in_force, group, totals))
+            else:
+                groups.append(_group(in_force, request.budgets, rubrics, group, totals))
     return groups
 
 

@@ -30,6 +30,9 @@ from trainer_client import wire
 from trainer_client.wire import Criterion, Passage, UncertainBand, Verdict, VerdictMethod
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 
+PAGE_CHARACTERS = 4_000_000
+"""A page of recorded verdicts ends before its texts have more characters than this, unless one verdict alone has."""
+
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
 _CURSOR = struct.Struct(">16sII")
@@ -124,19 +127,40 @@ def _combined(
 
 
 async def recorded_page(ledger: LedgerReader, use_filter: UseFilter, *, texts: bool) -> RecordedPage:
-    """Read a page of recorded verdicts, and the cursor of the next page."""
+    """Read a page of recorded verdicts, and the cursor of the next page.
+
+    With `texts`, it has fewer verdicts than the filter's limit if their texts are large.
+    """
     rows = await ledger.uses(use_filter._replace(limit=use_filter.limit + 1))
     page = rows[: use_filter.limit]
-    responses = [use.response for use in page]
-    digests = {row.rubric for row in responses if row.rubric}
+    used = {use.response.rubric for use in page if use.response.rubric is not None}
+    stored = await ledger.texts(use_filter.project_id, list(used)) if used else {}
+    rubrics = {digest: {item["id"]: item for item in json.loads(text)} for digest, text in stored.items()}
+    shown: dict[bytes, str] = {}
     if texts:
-        digests |= {d for row in responses for d in (row.prompt, row.response, row.grounding) if d}
-    stored = await ledger.texts(use_filter.project_id, list(digests)) if digests else {}
-    used = {row.rubric for row in responses if row.rubric is not None}
-    rubrics = {digest: {item["id"]: item for item in json.loads(stored[digest])} for digest in used if digest in stored}
+        page, shown = await _with_texts(ledger, use_filter.project_id, page)
     cursor = encode_cursor(page[-1].votes[0][0]) if len(rows) > len(page) else None
-    verdicts = tuple([_to_recorded_verdict(use, stored, rubrics) for use in page])
+    verdicts = tuple([_to_recorded_verdict(use, shown, rubrics) for use in page])
     return RecordedPage(verdicts=verdicts, next_cursor=cursor)
+
+
+async def _with_texts(
+    ledger: LedgerReader, project_id: str, page: Sequence[UseRecord]
+) -> tuple[list[UseRecord], dict[bytes, str]]:
+    """Return the first of these uses, with texts of `PAGE_CHARACTERS` together, and their texts by digest."""
+    kept: list[UseRecord] = []
+    found: dict[bytes, str] = {}
+    characters = 0
+    for use in page:
+        row = use.response
+        own = {digest for digest in (row.prompt, row.response, row.grounding) if digest is not None}
+        if missing := own - found.keys():
+            found |= dict.fromkeys(missing, "") | await ledger.texts(project_id, list(missing))
+        characters += sum([len(found[digest]) for digest in own])
+        if kept and characters > PAGE_CHARACTERS:
+            break
+        kept.append(use)
+    return kept, {digest: text for digest, text in found.items() if text}
 
 
 def encode_cursor(use: UseRow | VerdictKey) -> str:

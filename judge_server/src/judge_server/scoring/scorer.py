@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from judge_server.errors import JudgingFailed
+from judge_server.errors import JudgingFailed, ServiceError
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.preparation import require_probabilities
 from judge_server.judging.questions import PreparedConfig
@@ -194,11 +194,12 @@ class Scorer:
         """
         async with self._planned(request, request_id, project_id, record_id) as job:
             judged, slicer = await self._collect(job), TimeSlicer()
-            groups: tuple[wire.GroupRewards, ...] = ()
             try:
                 groups = tuple([await _reward_group(job, group, slicer) for group in judged])
-            finally:
-                usage = self._record(job, groups)
+            except ServiceError:
+                self._record(replace(job, record_id=None))  # a repetition may be answered, and is then recorded
+                raise
+            usage = self._record(job, groups)
             return wire.RewardAnswer(**_summary_fields(self.judge, job, usage), groups=groups)
 
     async def verdicts(

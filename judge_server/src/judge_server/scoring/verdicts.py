@@ -175,14 +175,15 @@ def usage_of(
     """
     costs = outcomes.costs
     failed = [digest for digest, one in outcomes.by_digest.items() if isinstance(one, CallFailure)]
+    uncertain, refused = _count_by_rules(outcomes, groups, rules)
     return wire.Usage(
         judge_calls=costs.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
-        failed=len(set(failed) - outcomes.combined),
+        failed=len(set(failed) - outcomes.combined) + refused,
         clipped=_clipped(outcomes, groups) if checklist else 0,
-        uncertain=_count_uncertain(outcomes, groups, rules),
+        uncertain=uncertain,
         left_out=sum([len(group.responses) * sum(group.sample.left_out) for group in groups if group.sample]),
         prompt_tokens_computed=costs.tokens_computed,
         prompt_tokens_reused=costs.tokens_reused,
@@ -207,17 +208,24 @@ def member_usage(member: MemberCosts) -> wire.MemberUsage:
     )
 
 
-def _count_uncertain(outcomes: Outcomes, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
-    """Return the number of distinct verdicts that were uncertain."""
-    if rules.band is None:
-        return 0
-    pending = {
-        pending.digests: pending
+def _count_by_rules(outcomes: Outcomes, groups: Sequence[PlannedGroup], rules: VerdictRules) -> tuple[int, int]:
+    """Return how many distinct verdicts of the judge are uncertain, and how many lack a probability that is needed."""
+    if rules == DEFAULT_RULES:
+        return 0, 0
+    asked = {
+        pending.digests
         for group in groups
         for response in group.responses
         for pending in response.plan.pending
+        if pending.method == "judge" and pending.digests
     }
-    return sum(verdict_of(pending, outcomes, rules).status == "uncertain" for pending in pending.values())
+    uncertain = refused = 0
+    for digests in asked:
+        votes = [outcomes.by_digest[digest] for digest in digests]
+        given = votes[0] if len(votes) == 1 else combine_votes(votes)
+        uncertain += rules.is_uncertain(given, "judge")
+        refused += rules.apply(given, "judge") is not given
+    return uncertain, refused
 
 
 def _clipped(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:

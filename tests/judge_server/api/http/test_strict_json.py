@@ -1,5 +1,6 @@
 """A request body is strict JSON in UTF-8; anything looser is refused with a fix."""
 
+import gzip
 import json
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,13 @@ async def test_a_body_of_another_content_type_is_refused_so_that_web_forms_canno
     answer = await http.post("/v1/rewards", content=BODY, headers=headers)
     assert answer.status_code == 415
     assert "send Content-Type: application/json" in checked_problem(answer)["detail"]
+
+
+async def test_a_compressed_body_is_refused_as_what_it_is(http: httpx2.AsyncClient) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = await http.post("/v1/rewards", content=gzip.compress(BODY.encode()), headers=headers)
+    assert answer.status_code == 415
+    assert "send it without Content-Encoding" in checked_problem(answer)["detail"]
 
 
 @pytest.mark.parametrize("type_", ["application/json", "application/json; charset=utf-8", "Application/LD+JSON"])

@@ -133,6 +133,17 @@ async def test_samples_waiting_when_the_service_stops_are_judged_or_counted_as_d
         running.cancel()
 
 
+async def test_what_the_gold_judge_is_uncertain_about_costs_no_other_response_its_comparison() -> None:
+    by_judge = [{"id": "judged", "description": "Is right."}]
+    gold = {"judge": "large", "share": 1.0}
+    asked = body(["it"], gold=gold, rubric={"criteria": by_judge}, uncertain_band=[0.2, 0.8], on_uncertain="error")
+    recorder = SynchronousRecorder()
+    await score(await scorer(recorder, always(True)), asked)
+    sampled = sample(RewardRequest.model_validate(asked), recorder.judged[0])
+    assert sampled is not None
+    assert (sampled.request.on_failure, sampled.request.on_uncertain) == ("null", "null")
+
+
 def test_gold_judging_needs_a_run() -> None:
     with pytest.raises(ValueError, match="gold needs a run"):
         RewardRequest.model_validate(body(["it"], gold={"judge": "gold"}, run=None))

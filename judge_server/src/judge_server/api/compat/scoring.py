@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import secrets
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
@@ -215,7 +214,7 @@ async def _score_until_deadline(
     service: Service, held: "_LastRecord", work: RewardRequest, request_id: str, project_id: str
 ) -> RewardAnswer:
     now = asyncio.get_running_loop().time
-    deadline, wait, record_id = now() + work.deadline_s, FIRST_RETRY_AFTER_S, secrets.token_bytes(16)
+    deadline, wait = now() + work.deadline_s, FIRST_RETRY_AFTER_S
     while True:
         left = deadline - now()
         attempt = work.model_copy(update={"deadline_s": max(left, 0.001)})
@@ -223,7 +222,7 @@ async def _score_until_deadline(
             own = [group.rubric for group in work.groups]
             await refuse_unusable_patterns(service.checker, project_id, work.rubric, own, deadline_s=attempt.deadline_s)
             scorer = service.scorer(work.judge, held)
-            answer = await scorer.score(attempt, request_id=request_id, project_id=project_id, record_id=record_id)
+            answer = await scorer.score(attempt, request_id=request_id, project_id=project_id)
         except ServiceError as error:
             pause = max(wait, float(error.retry_after_s or 0))
             if not error.retryable or now() + pause >= deadline:

@@ -186,6 +186,7 @@ def _message_of(read: ReadBody) -> Any:
 
 
 _JSON = re.compile(r"\s*application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
+_COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
 
 PATTERN_TIMEOUT_S = 30.0
 """The maximum time in seconds that a request waits for its patterns to be compiled."""
@@ -212,10 +213,8 @@ class StrictRoute(APIRoute):
                 raise ClientDisconnected from None
             try:
                 content = received.content
-                given = request.headers.get("content-type", "")
-                if content and not _JSON.match(given):
-                    sent = f"not {given[:100]!r}" if given else "and the request has no Content-Type"
-                    raise UnsupportedMediaType(f"This route takes JSON, {sent}; send Content-Type: application/json.")
+                if content:
+                    _refuse_other_media(request)
                 strict = _StrictRequest(request.scope, request.receive)
                 strict._body = content
                 if len(content) > INLINE_PARSE_MAX_BYTES:
@@ -227,6 +226,16 @@ class StrictRoute(APIRoute):
                 received.release()
 
         return strict_handler
+
+
+def _refuse_other_media(request: Request) -> None:
+    """Raise `UnsupportedMediaType` for a body that is not JSON, or compressed, by its headers."""
+    given, coding = request.headers.get("content-type", ""), request.headers.get("content-encoding", "")
+    if not _JSON.match(given):
+        sent = f"not {given[:100]!r}" if given else "and the request has no Content-Type"
+        raise UnsupportedMediaType(f"This route takes JSON, {sent}; send Content-Type: application/json.")
+    if _COMPRESSED.search(coding):
+        raise UnsupportedMediaType(f"This route takes no body in {coding[:100]!r}; send it without Content-Encoding.")
 
 
 def api_router(

@@ -81,6 +81,7 @@ def sample(request: RewardRequest, judged: JudgedRequest) -> GoldSample | None:
         "priority": "bulk",
         "deadline_s": GOLD_DEADLINE_S,
         "on_failure": "null",
+        "on_uncertain": "null",
         "allow_retired": True,
         "reward": request.reward.model_copy(update={"weighting": "declared"}),
         "dropout": None if judged.reward_rules is None else judged.reward_rules.dropout,
