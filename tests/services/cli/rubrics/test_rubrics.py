@@ -132,6 +132,13 @@ def test_a_diff_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> Non
     assert "Did you mean" in said(rubrics("diff", "team/sped", "1"))
 
 
+def test_a_weight_that_changed_by_little_is_shown_in_full(files: tuple[Path, Path]) -> None:
+    for weight in (0.1, 0.10000001):
+        files[0].write_text(json.dumps({"criteria": [{"id": "a", "description": "Adds.", "weight": weight}]}))
+        rubrics("publish", "team/sum", files[0], exit_code=0)
+    assert "a  weight 0.1 → 0.10000001" in rubrics("diff", "team/sum@1").stdout
+
+
 def test_lists_and_searches_show_tags_and_aliases(files: tuple[Path, Path]) -> None:
     rubrics("publish", "team/other", files[0], "--tag", "math")
     rubrics("alias", "team/speed", "production", "1")

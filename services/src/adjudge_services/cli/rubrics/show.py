@@ -271,7 +271,10 @@ def diff_lines(found: RubricDiff) -> Iterator[Text]:
         yield Text.assemble(("~ ", "yellow"), (reworded.id, "bold"), "  reworded")
         yield from _wording(reworded.before, reworded.after)
     for reweighted in found.reweighted:
-        yield _change_line(reweighted.id, "weight", f"{reweighted.before:g}", f"{reweighted.after:g}")
+        before, after = f"{reweighted.before:g}", f"{reweighted.after:g}"
+        if before == after:
+            before, after = str(reweighted.before), str(reweighted.after)
+        yield _change_line(reweighted.id, "weight", before, after)
     for changed in found.changed:
         yield _change_line(changed.id, changed.field, _value(changed.before), _value(changed.after))
     for move in found.moved:
