@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from pydantic import BaseModel
 
@@ -133,13 +133,18 @@ def detect_formats(value: object) -> list[RubricFormat]:
         if listed and all(isinstance(item, str) for item in listed):
             return ["dro"]
     if "criteria" in value:
-        return ["grounded"] if value.keys() & {*lists.METADATA_FIELDS, "passage"} else ["native"]
+        of_record = bool(value.keys() & {*lists.METADATA_FIELDS, "passage"})
+        return ["grounded"] if of_record or (len(value) == 1 and _has_empty_guidance(listed)) else ["native"]
     if value.keys() & {"questions", "decomposed_questions"}:
         return ["dro"]
     for key in ("rubrics", "rubric", "rubric_items"):
         if isinstance(value.get(key), list):
-            return _detect_by_items(value[key])
+            return [one for one in _detect_by_items(value[key]) if one not in _READ_WHERE_THEY_ARE]
     return ["healthbench"] if _has_list(value.get("reward_model"), "rubrics") else []
+
+
+_READ_WHERE_THEY_ARE: Final = ("native", "grounded")
+"""Formats whose readers take a list itself and look for none in a row."""
 
 
 def _has_list(value: object, field: str) -> bool:
@@ -154,7 +159,7 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if "criterion" in fields or ("points" in fields and "levels" not in fields):
         return ["healthbench"]
     if fields & {*GUIDANCE_FIELDS} and "id" in fields:
-        return ["grounded"]
+        return ["native"] if fields <= Criterion.model_fields.keys() and not _fit_grounded(objects) else ["grounded"]
     if "title" in fields:
         return ["rar"]
     if "description" not in fields:
@@ -169,6 +174,23 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if factual != essential:
         return ["rgr"] if factual else ["rar"]
     return ["rar", "rgr"]
+
+
+_GROUNDED_FIELDS: Final = frozenset({"id", "description", "weight", *GUIDANCE_FIELDS})
+
+
+def _fit_grounded(criteria: list[dict[str, Any]]) -> bool:
+    """Whether criteria have no field that Rubric-Grounded's format lacks, and the weights that it needs."""
+    weights = [one.get("weight") for one in criteria]
+    return all(one.keys() <= _GROUNDED_FIELDS for one in criteria) and all(
+        isinstance(weight, int | float) and weight >= 0 for weight in weights
+    )
+
+
+def _has_empty_guidance(listed: object) -> bool:
+    """Whether criteria have empty texts as Rubric-Grounded's format writes them, which our own refuses."""
+    criteria = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return _fit_grounded(criteria) and any(one.get(field) == "" for one in criteria for field in GUIDANCE_FIELDS)
 
 
 MAX_TEXT_LENGTH: Final = 16_000_000
