@@ -6,7 +6,7 @@ are written with a report of what a format cannot hold.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal, cast, get_args
@@ -423,6 +423,7 @@ _WRITERS: Final[dict[RubricFormat, Callable[[RubricDocument], str]]] = {
     "requirement": requirement.write,
 }
 _UNSUPPORTED: Final[Mapping[RubricFormat, Callable[[Criterion], Iterable[str]]]] = {
+    "healthbench": healthbench.not_in_healthbench,
     "srar": lines.not_in_srar,
     "rgr": lists.not_in_rgr,
     "grounded": lists.not_in_grounded,
@@ -452,8 +453,8 @@ class LostField:
 
     def __str__(self) -> str:
         criterion = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
-        result = _display(self.result)
-        return f"{criterion}: {self.field} {_display(self.original)} {f'becomes {result}' if result else 'is left out'}"
+        original, result = _display(self.original) or "none", _display(self.result)
+        return f"{criterion}: {self.field} {original} {f'becomes {result}' if result else 'is left out'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,11 +477,10 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
     document, known = as_document(rubric), check_format(format)
     if known not in _WRITERS:
         raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
-    if (unsupported := _UNSUPPORTED.get(known)) is not None:
-        criteria = document.content.criteria
-        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in unsupported(one)]
-        if problems:
-            raise FormatError(problems)
+    criteria = document.content.criteria
+    problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in _unsupported(known, one)]
+    if problems:
+        raise FormatError(problems)
     text = _WRITERS[known](document)
     try:
         reread = read_document(text, known)
@@ -495,6 +495,13 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
         raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
     losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
     return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
+
+
+def _unsupported(format: RubricFormat, criterion: Criterion) -> Iterator[str]:
+    """Why a format cannot hold a criterion."""
+    if criterion.shadow and format not in ("native", "yaml"):
+        yield f"{format} has no shadow criteria, and would reward this one; export a version without it"
+    yield from _UNSUPPORTED[format](criterion) if format in _UNSUPPORTED else ()
 
 
 def _find_lost_fields(
