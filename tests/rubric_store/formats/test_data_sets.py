@@ -385,6 +385,21 @@ def test_an_assert_set_shares_its_weight() -> None:
     assert "threshold" in notes(value)
 
 
+def test_a_program_never_looks_for_an_expression_that_the_vars_do_not_fill() -> None:
+    test = {
+        "vars": {"city": ["Oslo", "Bonn"], "year": 1990},
+        "assert": [
+            {"type": "llm-rubric", "value": "Describes {{ city }}."},
+            {"type": "not-contains", "value": "{{ city | upper }}"},
+            {"type": "contains-all", "value": ["{{year}}", "{{city}}"]},
+            {"type": "contains", "value": "{{year}}"},
+        ],
+    }
+    assert [c.description for c in read(test).content.criteria] == ["Describes {{ city }}.", 'Contains "1990".']
+    for expression in ("text has {{ city }}", "value has {{ city | upper }}", "value has {{city}}"):
+        assert f"{expression}, which the test's vars do not fill" in notes(test)
+
+
 def test_a_test_without_any_counterpart_is_refused_by_name() -> None:
     with pytest.raises(FormatError, match="'javascript' has no counterpart"):
         read({"assert": [{"type": "javascript", "value": "output"}]})
