@@ -23,6 +23,7 @@ from rubric_store.formats.documents import (
     Path,
     RubricDocument,
     as_document,
+    decode,
     format_path,
     parse_json,
     with_lines,
@@ -241,11 +242,11 @@ def read_rubric(text: str, format: str | None = None) -> RubricContent:
     return read_document(text, format).content
 
 
-def read_document(text: str, format: str | None = None) -> RubricDocument:
+def read_document(text: str | bytes, format: str | None = None) -> RubricDocument:
     """Read a rubric with its header.
 
     Args:
-        text: the whole rubric.
+        text: the whole rubric, or the content of its file, which is UTF-8.
         format: one of `RubricFormat`; None detects it.
 
     Raises:
@@ -253,7 +254,7 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
             line and what was expected.
     """
     known = None if format is None else check_format(format)
-    parsed = parse_text(text, known)
+    parsed = parse_text(decode(text) if isinstance(text, bytes) else text, known)
     if isinstance(parsed, RubricDocument):
         return parsed
     try:

@@ -68,6 +68,25 @@ def test_an_invalid_command_gives_one_message(
     assert says in said(rubrics(*[paths.get(argument, argument) for argument in arguments]))
 
 
+def test_a_file_is_read_alike_by_all_commands_whatever_its_line_ends(tmp_path: Path) -> None:
+    text = "Points: 1, Item: Names the dose.\nIn milligrams.\nPoints: 2, Item: Names the drug.\n"
+    for number, ends in enumerate(("\n", "\r\n")):
+        (tmp_path / f"dose{number}.txt").write_bytes(text.replace("\n", ends).encode())
+    rubrics("import", tmp_path / "dose0.txt", exit_code=0)
+    rubrics("publish", "dose1", tmp_path / "dose1.txt", exit_code=0)
+    assert "unchanged: dose1@1" in rubrics("import", tmp_path / "dose1.txt").stdout
+    digests = {json.loads(rubrics("show", name, "--json").stdout)["digest"] for name in ("dose0", "dose1")}
+    assert len(digests) == 1
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes("criteria:\n- {id: a, description: Café}\n".encode("latin-1"))
+    assert "line 2: this is not UTF-8 text; save the file as UTF-8" in said(rubrics("publish", "team/cafe", file))
+    scored = adjudge("score", file, "--rubric", file, exit_code=1)
+    assert f"--rubric: {file}: line 2: this is not UTF-8 text" in scored.stderr
+
+
 def test_fields_published_beside_the_criteria_are_shown(files: tuple[Path, Path]) -> None:
     rubrics("publish", "team/b", files[0], "--tag", "math", "--tag", "sure", "--meta", "ticket=7", "--author", "Ada")
     shown = rubrics("show", "team/b").stdout
@@ -105,7 +124,9 @@ def test_fields_of_the_file_are_kept_and_options_override_them(tmp_path: Path) -
 )
 def test_an_invalid_version_is_refused(files: tuple[Path, Path], options: list[str], says: str) -> None:
     files[0].write_text(json.dumps({"criteria": FIRST[:2]}))
-    assert says in said(rubrics("publish", "team/speed", files[0], *options))
+    error = said(rubrics("publish", "team/speed", files[0], *options))
+    assert says in error
+    assert "pydantic" not in error
     assert "team/speed@2" in rubrics("show", "team/speed").stdout
 
 
@@ -125,8 +146,8 @@ def test_a_diff_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> Non
         assert part in shown
     assert "- polite" in rubrics("diff", "team/speed", "2", "1").stdout
     assert json.loads(rubrics("diff", "team/speed", "1", "--json").stdout)["after"]["version"] == 2
-    same = [("team/speed@1",), ("team/speed@1", "team/speed@2"), ("team/speed@1", "2"), ("team/speed", "1", "2")]
-    assert {rubrics("diff", *one).stdout for one in same} == {shown}
+    same = ["team/speed@1", "team/speed@1 team/speed@2", "team/speed@1 team/speed", "team/speed@1 2", "team/speed 1 2"]
+    assert {rubrics("diff", *one.split()).stdout for one in same} == {shown}
     assert "are different rubrics" in said(rubrics("diff", "team/speed@1", "team/other@2"))
     assert "name two versions" in said(rubrics("diff", "team/speed"))
     assert "Did you mean" in said(rubrics("diff", "team/sped", "1"))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from adjudge_services.cli.output import warn
+from adjudge_services.cli.output import exit_with_error, warn
 from adjudge_services.cli.row_output import ColumnType, RowOutput
 from judge_server.evaluation.row_files import RowFile
 from rubric_store import FormatError, read_rubric
@@ -173,13 +173,17 @@ def _pair_line(number: int, row: dict[str, Any]) -> PairLine:
 def read_rubric_argument(text: str) -> Any:
     """Resolve `--rubric`: the rubric in a file of that name, else a reference into the store.
 
+    Exits with an error if the file does not contain a rubric.
+
     Raises:
-        FormatError: the file does not contain a rubric.
         ValueError: a file is meant, by its ending, and does not exist.
     """
     path = Path(text)
     if path.is_file():
-        document = read_document(path.read_text(encoding="utf-8"))
+        try:
+            document = read_document(path.read_bytes())
+        except FormatError as error:
+            exit_with_error(f"--rubric: {text}: {error}", error=error)
         for change in fold_problems(document.changes):
             warn(f"{text}: changed: {change}")
         return document.content
