@@ -145,6 +145,16 @@ def test_the_output_is_left_as_it_was_if_the_judge_cannot_be_opened(
     assert output.read_text() == "earlier"
 
 
+def test_a_rubric_of_a_line_that_is_not_kept_as_it_is_is_named(tmp_path: Path, rubric: str) -> None:
+    rule = {"criterion": "Has a title.", "points": 1, "tags": ["verifier:rule", "function:has_title"]}
+    row = GROUP | {"rubric": [{"criterion": "Is right.", "points": 1}, rule]}
+    result, groups = score(lines(tmp_path, GROUP, *[row] * 5), "--rubric", rubric)
+    assert [len(group.responses[0].verdicts) for group in groups] == [2, 1, 1, 1, 1, 1]
+    assert result.stderr.count("the criterion is left out") == 1
+    assert "groups.jsonl: rubric changed: " in result.stderr
+    assert "(5 lines; first: line 2, [1])" in result.stderr
+
+
 def test_the_output_has_no_rewards_of_before_if_no_line_is_scored(tmp_path: Path, rubric: str) -> None:
     output = tmp_path / "rewards.jsonl"
     output.write_text("earlier")
