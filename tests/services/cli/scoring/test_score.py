@@ -145,6 +145,33 @@ def test_the_output_is_left_as_it_was_if_the_judge_cannot_be_opened(
     assert output.read_text() == "earlier"
 
 
+def test_the_output_is_left_as_it_was_if_the_service_cannot_be_reached(tmp_path: Path, rubric: str) -> None:
+    output = tmp_path / "rewards.jsonl"
+    output.write_text("earlier")
+    nowhere = ("--url", "http://127.0.0.1:1", "-o", output)
+    assert "127.0.0.1:1" in failure_of(adjudge("score", lines(tmp_path, GROUP), "--rubric", rubric, *nowhere))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    empty = adjudge("score", tmp_path / "empty.jsonl", "--rubric", rubric, "--judge", "scripted://yes", "-o", output)
+    assert "has no lines" in failure_of(empty)
+    assert output.read_text() == "earlier"
+
+
+def test_a_file_is_never_overwritten_by_what_is_read_from_it(tmp_path: Path, rubric: str) -> None:
+    file = Path(lines(tmp_path, GROUP | {"reference_answer": "yes", "good": "yes", "bad": "no"}))
+    before = file.read_text()
+    (tmp_path / "same.jsonl").symlink_to(file)
+    for command in (
+        ("score", file, "--rubric", rubric, "-o", tmp_path / "same.jsonl"),
+        ("filter-easy", file, "-o", tmp_path / "kept.jsonl", "--scores", file),
+        ("rubrics", "discriminate", file, "--rubric", rubric, "-o", file),
+        ("measure", file, "--plot", file),
+        ("measure", rubric, "--against", file, "-o", file),
+    ):
+        refused = adjudge(*command, exit_code=2)
+        assert "is the input, and would be overwritten" in refused.stderr
+    assert file.read_text() == before
+
+
 def test_a_rubric_of_a_line_that_is_not_kept_as_it_is_is_named(tmp_path: Path, rubric: str) -> None:
     rule = {"criterion": "Has a title.", "points": 1, "tags": ["verifier:rule", "function:has_title"]}
     row = GROUP | {"rubric": [{"criterion": "Is right.", "points": 1}, rule]}

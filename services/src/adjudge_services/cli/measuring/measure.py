@@ -20,7 +20,7 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument
+from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument, keep_input
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
 from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
@@ -164,6 +164,8 @@ def measure(
     run, step, texts, project = recorded.run, recorded.step, recorded.texts, recorded.project
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
+    for read in (file, against):
+        keep_input(read or "", output, plot)
     ks = read_numbers(samples)
     limits = LoopLimits(looping.max_corrections, looping.max_duplicates, looping.min_paragraph_words)
     settings = Settings()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument
+from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument, keep_input
 from adjudge_services.cli.output import (
     exit_with_error,
     file_name,
@@ -77,6 +77,7 @@ def discriminate(
 
     A line has a prompt, `good` and `bad` (a response or a list of responses), and optionally other fields of a group.
     """
+    keep_input(file, output)
     pairs, refused = split_lines(read_pairs(file, limit))
     if rubric is None:
         without = [line.number for line in pairs if line.group.rubric is None]

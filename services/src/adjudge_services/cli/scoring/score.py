@@ -31,6 +31,7 @@ from adjudge_services.cli.options import (
     check_output,
     copy_input,
     input_argument,
+    keep_input,
     output_option,
 )
 from adjudge_services.cli.output import (
@@ -77,6 +78,7 @@ _VERDICTS_A_LINE = 3
 _GROUP_WIDTH = 20
 _BESIDE_VERDICTS = len("│ " + " │ # │ reward │ " + " │ " + " │")
 _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
+_NOT_LINES = (".csv", ".tsv", ".parquet", ".gz", ".bz2", ".xz")
 KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
 
 
@@ -119,6 +121,7 @@ def score(
     any line was rejected, and reports how many and why.
     """
     show_table = sys.stdout.isatty() if table is None else table
+    keep_input(file, output)
     started = time.monotonic()
     rows = RowFile(file, limit, columns=parse_columns(column))
     request: dict[str, object] = {
@@ -130,13 +133,13 @@ def score(
     with nullcontext() if output is None and show_table else RowOutput(output, lambda _: REWARD_COLUMNS) as written:
         results = ScoredFile(written, keep=show_table)
         asyncio.run(score_rows(service, run, rows, request, results))
-    if not results.lines:
-        exit_with_error(f"{file_name(Path(file))} has no lines")
-    if results.unreachable is not None and not results.responses:
-        exit_with_error(str(results.unreachable))
+        if not results.lines:
+            exit_with_error(f"{file_name(Path(file))} has no lines")
+        if results.unreachable is not None and not results.responses:
+            exit_with_error(str(results.unreachable))
     if show_table and results.groups:
         title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
-        print_line(f"[bold]{title}[/]")
+        print_line(f"[bold]{escape(title)}[/]")
         out.print(rewards_table([*results.groups.values()]))
         criteria = _criteria_of_all(request["rubric"], RowFile(file, limit, columns=parse_columns(column)))
         out.print(legend(criteria, [*results.groups.values()]))
@@ -171,8 +174,11 @@ def filter_easy(
     Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
     is kept. Exits with 1 if any line could not be read or rated.
     """
-    if output.resolve() == file.resolve():
-        exit_with_error("--output would overwrite the input; name another file", code=2)
+    keep_input(file, output, scores)
+    if scores is not None and scores.resolve() == output.resolve():
+        exit_with_error("--output and --scores are one file; name another for the scores", code=2)
+    if file.suffix.lower() in _NOT_LINES:
+        exit_with_error(f"{file} is not JSONL, whose lines are kept; convert it to JSONL", code=2)
     lines, refused = split_lines(read_groups(file))
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
     scored = asyncio.run(rate_lines(service, rated)) if rated else ScoredFile()
