@@ -172,6 +172,14 @@ def test_a_file_is_never_overwritten_by_what_is_read_from_it(tmp_path: Path, rub
     assert file.read_text() == before
 
 
+def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, rubric: str) -> None:
+    file = Path(lines(tmp_path, GROUP)).rename(tmp_path / "data[v1].jsonl")
+    options = ("--rubric", rubric, "--engine", "scripted://yes", "--table", "--run", "a[/b]")
+    assert "data[v1].jsonl · weighted_mean" in adjudge("score", file, *options, exit_code=0).stdout
+    assert "a[/b] · weighted_mean" in adjudge("recompute", "a[/b]", exit_code=0).stdout
+    assert "a[/b]: 1 problems" in adjudge("measure", "--run", "a[/b]", exit_code=0).stdout
+
+
 def test_a_rubric_of_a_line_that_is_not_kept_as_it_is_is_named(tmp_path: Path, rubric: str) -> None:
     rule = {"criterion": "Has a title.", "points": 1, "tags": ["verifier:rule", "function:has_title"]}
     row = GROUP | {"rubric": [{"criterion": "Is right.", "points": 1}, rule]}

@@ -209,7 +209,7 @@ def alias(
 ) -> None:
     """Point an alias at a version. Running services follow within ten seconds."""
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
-    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}")
+    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", markup=False)
 
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
@@ -538,7 +538,8 @@ def show_panel(
     best = max(figures, key=lambda name: figures[name]["balanced_accuracy"].value)
     accuracy = format_estimate(figures[best]["balanced_accuracy"])
     out.print(f"[bold]Best: {escape(best)}, balanced accuracy {accuracy}.[/]")
-    out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
+    halves = f"fitted on {fit:,} verdicts, measured on {held:,} others"
+    out.print(f"[bold]{escape(dataset)}[/]: {halves}; labels by {escape(labelled_by)}")
     shown = ("balanced_accuracy", "auroc", "brier")
     errors = {name: {one: f"{of[one]:.2f}" for one in ("sensitivity", "specificity")} for name, of in rates.items()}
     print_metrics(

@@ -261,7 +261,7 @@ def save_figures(
 
 def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
     """A table of each measure's value, interval and number of problems."""
-    table = Table("measure", "value", "95% interval", "problems", title=title)
+    table = Table("measure", "value", "95% interval", "problems", title=escape(title))
     for name, one in found.items():
         limits = "–" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
         table.add_row(name, f"{one.value:.3f}", limits, str(one.problems))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -106,7 +107,7 @@ def discriminate(
 
 def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> None:
     """Print a report; `rubrics` are the counts of `count_rubrics`."""
-    print_line(f"[bold]{title}[/]")
+    print_line(f"[bold]{escape(title)}[/]")
     for line in _summary(found, rubrics):
         print_line(line)
     several = sum(rubrics.values()) > 1

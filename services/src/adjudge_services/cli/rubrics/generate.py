@@ -300,11 +300,11 @@ def report(progress: OperationProgress, problem: str | None, output: Path) -> bo
         where = f"line {failure['line']}, {failure['kind']}"
         err.print(f"[red]{where}:[/] {escape(failure['detail'])}")
     if len(problems) > _MAX_PROBLEMS:
-        err.print(f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}")
+        err.print(f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}", markup=False)
     if discarded:
         for reason, (line, detail) in first_discards(output, progress.discarded).items():
             err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}")
-        err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}")
+        err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}", markup=False)
     return not (progress.failed or progress.refused or progress.unpublished)
 
 
