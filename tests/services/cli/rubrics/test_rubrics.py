@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from adjudge_services.cli.output import out
 from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -253,3 +254,17 @@ def test_retiring_reports_the_new_meaning_of_the_name_and_its_aliases(files: tup
 def test_a_version_that_cannot_be_retired_stays(files: tuple[Path, Path], arguments: list[str], says: str) -> None:
     assert says in said(rubrics("retire", *arguments))
     assert "retired" not in rubrics("list").stdout
+
+
+def test_an_audit_at_80_columns_loses_only_the_ends_of_digests(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rubrics("retire", "team/speed@1", "It is too easy.")
+    monkeypatch.setattr(out, "width", 80)
+    shown = adjudge("audit").stdout.splitlines()
+    cells = [line.split("│")[1:-1] for line in shown if line.startswith("│")]
+    columns = ["".join(cell.strip() for cell in column) for column in zip(*cells, strict=True)]
+    assert all(len(line) <= 80 for line in shown)
+    assert (columns[3].count("version.published"), columns[3].count("version.retired")) == (2, 1)
+    assert columns[4].count("team/speed@") == 3
+    assert "…" not in "".join(columns[:6])
