@@ -173,6 +173,8 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
             groups = asyncio.run(read_run(run, PROJECT_ID, None))
             labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
     else:
+        if labels is not None:
+            raise DatasetError("--labels is for run:NAME; the rows of a file have labels of their own")
         reader, examples = read_dataset(dataset, named, warn)
         labelled_by = reader.labelled_by
         if (fitting or half == "fit") and reader.measured_only:
