@@ -172,6 +172,13 @@ def test_a_file_is_never_overwritten_by_what_is_read_from_it(tmp_path: Path, rub
     assert file.read_text() == before
 
 
+def test_a_table_of_one_line_says_once_what_was_not_read(tmp_path: Path) -> None:
+    file = lines(tmp_path, GROUP | {"rubric": RUBRIC, "level": 1})
+    shown = adjudge("score", file, "--engine", "scripted://yes", "--table", exit_code=0)
+    assert "point: Is brief." in shown.stdout
+    assert shown.stderr.count("not read: level") == 1
+
+
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, rubric: str) -> None:
     file = Path(lines(tmp_path, GROUP)).rename(tmp_path / "data[v1].jsonl")
     options = ("--rubric", rubric, "--engine", "scripted://yes", "--table", "--run", "a[/b]")

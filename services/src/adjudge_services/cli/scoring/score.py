@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -141,7 +140,8 @@ def score(
         title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
         print_line(f"[bold]{escape(title)}[/]")
         out.print(rewards_table([*results.groups.values()]))
-        criteria = _criteria_of_all(request["rubric"], RowFile(file, limit, columns=parse_columns(column)))
+        only = RowFile(file, limit, columns=parse_columns(column)) if results.lines == 1 else None
+        criteria = _criteria_of_all(request["rubric"], only)
         out.print(legend(criteria, [*results.groups.values()]))
         if (bias := position_bias([*results.groups.values()])) is not None:
             print_line(bias)
@@ -223,11 +223,11 @@ def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     return table
 
 
-def _criteria_of_all(rubric: object, rows: RowFile) -> Sequence[Criterion]:
-    """Return the criteria by which all rows were judged, if they are in the command or in the only row."""
-    if rubric is None:
-        first = [*islice(read_groups(rows), 2)]
-        rubric = first[0].group.rubric if len(first) == 1 and isinstance(first[0], GroupLine) else None
+def _criteria_of_all(rubric: object, only_row: RowFile | None) -> Sequence[Criterion]:
+    """Return the criteria by which all rows were judged, if they are in the command or in the only row of a file."""
+    if rubric is None and only_row is not None:
+        line = next(read_groups(only_row))  # without what is said at the end of a file, which was said before
+        rubric = line.group.rubric if isinstance(line, GroupLine) else None
     return rubric.criteria if isinstance(rubric, RubricContent) else ()
 
 
