@@ -1,5 +1,6 @@
 """`adjudge score`: a file of groups in, rewards out; a bad line does not affect the others."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,17 @@ def test_the_output_is_left_as_it_was_if_the_service_cannot_be_reached(tmp_path:
     empty = adjudge("score", tmp_path / "empty.jsonl", "--rubric", rubric, "--judge", "scripted://yes", "-o", output)
     assert "has no lines" in failure_of(empty)
     assert output.read_text() == "earlier"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_ends_the_work_in_progress_too(
+    tmp_path: Path, rubric: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = lines(tmp_path, *[GROUP | {"id": f"g{n}"} for n in range(100)])
+    refused = adjudge("score", file, "--rubric", rubric, "--engine", "scripted://yes", "-o", "/dev/full")
+    assert "No space left on device" in failure_of(refused)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_file_is_never_overwritten_by_what_is_read_from_it(tmp_path: Path, rubric: str) -> None:

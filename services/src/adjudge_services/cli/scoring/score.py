@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -328,8 +328,10 @@ async def score_rows(
                 await client.rubric(options["rubric"])  # fail once, not on every line
             progress.reset(task, description="judging responses", total=1.0)
             asked, concurrency = options | {"judge": judge}, service.concurrency
-            async for line in stream_groups(client, lines(), asked, concurrency=concurrency, advance=advance):
-                results.add(line)
+            streamed = stream_groups(client, lines(), asked, concurrency=concurrency, advance=advance)
+            async with aclosing(streamed):  # also if a result cannot be written
+                async for line in streamed:
+                    results.add(line)
 
 
 class _Rate(ProgressColumn):

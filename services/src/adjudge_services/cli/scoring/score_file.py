@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -276,7 +276,7 @@ async def stream_groups(
     *,
     concurrency: int,
     advance: Callable[[], None],
-) -> AsyncIterator[ScoredLine]:
+) -> AsyncGenerator[ScoredLine, None]:
     """Score every response of every line, and yield the lines in order.
 
     Lines are read as others are finished, in another thread, since reading may wait for a disk or an object store.
@@ -299,6 +299,7 @@ async def stream_groups(
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 REWARD_COLUMNS: Mapping[str, ColumnType] = {
