@@ -78,7 +78,12 @@ def generate(
     file: InputsArgument = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for the results; an unfinished run in it is continued."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for the results; an unfinished run in it is continued.",
+            file_okay=False,
+        ),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
     assignments: Annotated[
@@ -133,7 +138,10 @@ def rows(
         Path, typer.Argument(help="The --output folder of an `adjudge generate` run.", exists=True, file_okay=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.", file_okay=False
+        ),
     ],
     inline: Annotated[
         bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
