@@ -52,3 +52,13 @@ async def test_every_change_is_in_the_audit_log(store: CalibrationStore, migrate
         ("ann", "calibration.alias", "calibration support@live"),
         ("ann", "calibration.add", "calibration support@1"),
     ]
+
+
+@pytest.mark.parametrize("name", ["", "Bad", "two words", "a@b", "a/b", "x" * 65])
+async def test_a_name_that_no_reference_can_have_is_refused(store: CalibrationStore, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a calibration"):
+        await store.add(name, {})
+    await store.add("support", {})
+    with pytest.raises(ValueError, match="cannot be an alias"):
+        await store.move_alias("support", f"{name} @", 1)
+    assert await store.move_alias("support", "Live-2", 1) is None

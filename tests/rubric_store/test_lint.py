@@ -173,6 +173,14 @@ def test_criteria_that_differ_in_a_number_do_not_overlap() -> None:
     assert codes(text.format(1893), text.format("1893 or 1893"), similarity_threshold=0.6) == [("overlap", "b")]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("States x > 5.", "States x < 5."), ("Uses C++.", "Uses C."), ("Gets -5.", "Gets 5.")]
+)
+def test_criteria_that_differ_in_a_sign_are_no_duplicates(one: str, other: str) -> None:
+    assert "duplicate" not in [code for code, _ in codes(one, other)]
+    assert ("duplicate", "b") in codes(one, f"“{one.rstrip('.')}”;")
+
+
 def test_rewarding_a_thing_and_punishing_its_absence_counts_twice() -> None:
     found = lint(
         criteria(
@@ -194,6 +202,13 @@ def test_an_answer_given_away_is_found_in_every_criterion_but_the_answer() -> No
     assert codes(*rubric, answer="12") == [("gives-answer", "a")]
     checked = {**rubric[3], "verification": {"method": "numeric", "expected": 12.0}}
     assert codes(*rubric[:3], checked) == [("gives-answer", "a")]
+
+
+@pytest.mark.parametrize("answer", ["1,000", "500", "1", "1,234.5"])
+def test_an_answer_is_not_found_within_a_number_with_thousands(answer: str) -> None:
+    final = {"kind": "answer", "description": f"The final value equals {answer}."}
+    assert codes("Adds 3,000 and 2,500 and 1,222.", final) == []
+    assert codes(f"Adds {answer}, not less.", final) == [("gives-answer", "a")]
 
 
 def test_the_similarity_threshold_is_a_share() -> None:

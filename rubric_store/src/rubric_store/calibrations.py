@@ -6,6 +6,7 @@ object that this package does not read.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -36,6 +37,19 @@ calibration_aliases = declare(
 """One row per alias of a name: the version that it points to."""
 
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+
+def check_calibration_name(name: str) -> None:
+    """Raise `ValueError` for a name that references cannot have."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name[:80]!r} cannot name a calibration; begin with a lower-case letter or a digit, continue with those, "
+            "'.', '_' and '-', at most 64 characters"
+        )
+
+
 class CalibrationVersion(NamedTuple):
     """A stored version, its content, and the aliases that point at it."""
 
@@ -50,7 +64,12 @@ class CalibrationStore(BaseRepository):
     """Stores calibrations. Methods raise `ConnectionError` if the database cannot be reached."""
 
     async def add(self, name: str, content: Mapping[str, Any]) -> tuple[CalibrationVersion, bool]:
-        """Add a version, or return the existing one with the same content; True if it was added."""
+        """Add a version, or return the existing one with the same content; True if it was added.
+
+        Raises:
+            ValueError: the name is invalid.
+        """
+        check_calibration_name(name)
         digest = "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         async with self._begin() as connection:
             same = select(calibrations).where(calibrations.c.name == name, calibrations.c.digest == digest)
@@ -101,10 +120,15 @@ class CalibrationStore(BaseRepository):
 
         Raises:
             LookupError: the version does not exist.
-            ValueError: the alias is a number, which names a version.
+            ValueError: the alias is a number, which names a version, or has characters that references cannot have.
         """
         if not alias or alias.isdecimal():
             raise ValueError(f"{alias!r} cannot be an alias, because it reads as a version; use a word")
+        if not _ALIAS.fullmatch(alias):
+            raise ValueError(
+                f"{alias[:80]!r} cannot be an alias; begin with a letter, continue with letters, digits, '.', '_' and "
+                "'-', at most 64 characters"
+            )
         row = calibration_aliases.c
         async with self._begin() as connection:
             known = select(calibrations.c.version).where(calibrations.c.name == name, calibrations.c.version == version)

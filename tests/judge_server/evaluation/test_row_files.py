@@ -70,6 +70,26 @@ def test_a_column_that_the_file_does_not_have_is_named(tmp_path: Path, kind: str
             list(rows)
 
 
+def test_a_column_that_a_file_has_twice_is_refused_if_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("note,note,prompt,response\n1,2,What?,Four.\n")
+    assert [row for _, row in RowFile(str(file))] == [{"prompt": "What?", "responses": ["Four."]}]
+    file.write_text("prompt,response,response\nWhat?,Four.,Five.\n")
+    with pytest.raises(ValueError, match="has the column 'response' twice; rename one"):
+        list(RowFile(str(file)))
+
+
+def test_a_row_of_csv_with_a_comma_too_many_is_refused_and_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text('prompt,response\nWhat?,"Four, surely."\nWhat?,Four, surely.\nWhat?,Four.,,\nWhat?\n')
+    read = dict(RowFile(str(file)))
+    assert "more cells than the header" in str(read.pop(3))
+    assert [row["responses"] for row in read.values() if isinstance(row, dict) and "responses" in row] == [
+        ["Four, surely."],
+        ["Four."],
+    ]
+
+
 def test_a_line_that_is_no_object_does_not_end_the_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": "a"}\n{\n[1]\n' + "[" * 100_000 + '\n{"prompt": "b"}\n')

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always, by_hash
 from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricRefused
-from judge_server.ledger.rows import recorded_page, rows_of
+from judge_server.ledger.rows import rows_of
 from judge_server.ports import CallFailure, Reply
 from judge_server.scoring.recompute import recompute
+from judge_server.scoring.recorded import recorded_page
 from rubric_store import SQLLedger, migrations
 from rubric_store.ledger.rows import UseFilter
 from tests.hypothesis_examples import examples

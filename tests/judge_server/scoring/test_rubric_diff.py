@@ -87,6 +87,32 @@ def test_every_criterion_of_the_second_version_is_under_a_heading_or_unchanged(
     assert len(back.moved) == len(diff.moved)
 
 
+CHANGES: dict[str, object] = {
+    "description": "Says more.",
+    "kind": "factual",
+    "weight": 2.0,
+    "tags": ["x"],
+    "scale": 5,
+    "verification": {"method": "math"},
+    "name": "Sum",
+    "required_elements": ["x"],
+    "scoring_guide": "1 or 0",
+    "expected_keywords": ["x"],
+    "expected_concepts": ["x"],
+    "verification_method": "Look.",
+    "shadow": True,
+    "applies_to": "last_turn",
+}
+
+
+@pytest.mark.parametrize("field", [name for name in Criterion.model_fields if name != "id"])
+def test_a_change_of_any_field_is_listed(field: str) -> None:
+    after = (criterion("a", **{field: CHANGES[field]}), B)
+    diff = diff_versions(version(1, A, B), version(2, *after))
+    assert diff.unchanged == 1
+    assert apply((A, B), RubricDiff.model_validate_json(diff.model_dump_json())) == after
+
+
 def test_equal_versions_do_not_differ() -> None:
     diff = diff_versions(version(1, A, B), version(2, A, B))
     assert diff.model_dump(exclude_defaults=True).keys() == {"name", "before", "after", "unchanged"}

@@ -385,6 +385,21 @@ def test_an_assert_set_shares_its_weight() -> None:
     assert "threshold" in notes(value)
 
 
+def test_a_program_never_looks_for_an_expression_that_the_vars_do_not_fill() -> None:
+    test = {
+        "vars": {"city": ["Oslo", "Bonn"], "year": 1990},
+        "assert": [
+            {"type": "llm-rubric", "value": "Describes {{ city }}."},
+            {"type": "not-contains", "value": "{{ city | upper }}"},
+            {"type": "contains-all", "value": ["{{year}}", "{{city}}"]},
+            {"type": "contains", "value": "{{year}}"},
+        ],
+    }
+    assert [c.description for c in read(test).content.criteria] == ["Describes {{ city }}.", 'Contains "1990".']
+    for expression in ("text has {{ city }}", "value has {{ city | upper }}", "value has {{city}}"):
+        assert f"{expression}, which the test's vars do not fill" in notes(test)
+
+
 def test_a_test_without_any_counterpart_is_refused_by_name() -> None:
     with pytest.raises(FormatError, match="'javascript' has no counterpart"):
         read({"assert": [{"type": "javascript", "value": "output"}]})
@@ -491,6 +506,26 @@ def test_a_table_of_criteria_is_one_rubric() -> None:
     assert [(c.description, c.weight) for c in rubric.document.content.criteria] == [("Adds.", 2), ("Subtracts.", -1)]
     lines = '{"requirement": "Adds.", "weight": 1}\n{"requirement": "Is short.", "weight": 2}\n'
     assert len(read_file(lines.encode(), PurePath("sum.jsonl"))[0].document.content.criteria) == 2
+
+
+def test_a_row_of_csv_with_a_comma_too_many_is_refused_and_not_cut() -> None:
+    found = read_rows(b"id,rubric\n1,<SUGGEST> Adds, sums.\n2,<SUGGEST> Adds.,,\n", PurePath("a.csv"))
+    assert [(one.line, "more cells than the header" in one.message) for one in found.problems] == [(2, True)]
+    assert [one.name for one in found.rubrics] == ["a/2"]
+    with pytest.raises(FormatError, match="line 1: it has the column 'rubric' twice"):
+        read_rows(b"id,rubric,rubric\n1,<SUGGEST> Adds.,<SUGGEST> Sums.\n", PurePath("a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"criterion,points\nAdds.,2\nSums, too.,1\nSubtracts.,-1\n", "sum.csv"),
+        (b'{"criterion": "Adds.", "points": 2}\n{\n{"criterion": "Subtracts.", "points": -1}\n', "sum.jsonl"),
+    ],
+)
+def test_a_rubric_is_not_read_without_a_criterion_whose_line_cannot_be_read(content: bytes, name: str) -> None:
+    found = read_rows(content, PurePath(name))
+    assert (found.rubrics, found.refused, len(found.problems)) == ([], 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubric_store import FormatError, read_rubric
-from rubric_store.formats import RubricFormat
+from rubric_store.formats import RubricFormat, read_document, write_rubric
 from tests.rubric_store.examples import rubric
 
 KEYS = (
@@ -71,7 +71,7 @@ def test_an_unrecognised_text_is_refused_with_a_list_of_formats(text: str) -> No
 def test_an_unknown_format_is_refused_with_a_list_of_formats() -> None:
     with pytest.raises(
         FormatError,
-        match="'toml' is unknown; use one of native, yaml, healthbench, rar, srar, rgr, grounded, dro, requirement",
+        match="'toml' is unknown; use one of native, yaml, healthbench, rar, srar, rgr, grounded, dro, promptfoo",
     ):
         read_rubric("<SUGGEST> Adds.", "toml")
 
@@ -109,6 +109,33 @@ def test_json_that_breaks_the_format_is_refused_with_the_place(text: str, messag
 def test_a_list_of_criteria_with_ids_is_a_rubric(format: str | None) -> None:
     listed = rubric("Adds.", "Subtracts.").model_dump(mode="json", exclude_defaults=True)["criteria"]
     assert read_rubric(json.dumps(listed), format) == rubric("Adds.", "Subtracts.")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"weight": 1, "verification": {"method": "math"}},
+        {"weight": 2, "kind": "factual", "tags": ["speed"]},
+        {"weight": -1, "kind": "pitfall"},
+        {"scoring_guide": "1 or 0"},
+    ],
+)
+def test_a_list_of_our_own_criteria_with_a_name_keeps_every_field(more: dict[str, object]) -> None:
+    listed = [{"id": "a", "name": "Speed", "description": "Is 80 km/h.", **more}, {"id": "b", "description": "Adds."}]
+    whole = read_rubric(json.dumps({"criteria": listed}))
+    assert read_rubric(json.dumps(listed)) == whole
+    for field in ("rubric", "rubrics"):
+        row = read_document(json.dumps({"prompt": "How fast?", field: listed}))
+        assert (row.content, row.changes) == (whole, ())
+
+
+def test_the_criteria_of_rubric_grounded_are_recognised_without_their_record() -> None:
+    written = write_rubric(rubric("Adds.", "Subtracts."), "grounded").text
+    assert json.loads(written)["criteria"][0]["scoring_guide"] == ""
+    assert read_rubric(written).criteria == read_rubric(written, "grounded").criteria
+    guided = [{"id": "a", "description": "Adds.", "weight": 1, "scoring_guide": "All or nothing."}]
+    for text in (guided, {"rubric": guided}):
+        assert read_rubric(json.dumps(text)).criteria[0].scoring_guide == "All or nothing."
 
 
 def test_a_list_without_an_id_for_each_criterion_is_not_native() -> None:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from rubric_store import FormatError, read_rubric
-from rubric_store.formats import read_document, write_rubric
+from rubric_store.formats import WRITTEN_FORMATS, read_document, write_rubric
 from trainer_client.wire import Criterion, RubricContent
 
 
@@ -60,7 +60,7 @@ def test_two_categories_of_one_criterion_are_refused() -> None:
 def test_rgr_reads_categories_and_refuses_missing_ones_and_other_weights() -> None:
     rows = [
         {"description": "factual criteria: Is four.", "weight": 5},
-        {"description": "Process Criteria: Adds.", "weight": 1},
+        {"description": "Process Criteria: Adds.", "weight": 1.0},
     ]
     assert [(c.id, c.kind, c.description, c.weight) for c in read_rubric(json.dumps(rows)).criteria] == [
         ("f1", "factual", "Is four.", 5),
@@ -84,6 +84,7 @@ def test_rgr_reads_categories_and_refuses_missing_ones_and_other_weights() -> No
         ("grounded", [{}, {"weight": -1, "kind": "pitfall"}], ["b: .*negative", "b: .*pitfalls"]),
         ("dro", [{}, {"weight": 0}, {"kind": "pitfall"}], ["criterion b: .*yes is always good", "criterion c: "]),
         ("healthbench", [{"kind": "pitfall"}], ["healthbench cannot hold this rubric: no criterion has a positive"]),
+        ("healthbench", [{}, {"tags": ["verifier:rule", "function:none"]}], ["criterion b: its tags name a rule"]),
         ("rar", [{"description": "Essential Criteria: x"}], ["criterion a: .*differently"]),
     ],
 )
@@ -109,6 +110,22 @@ def test_losses_name_the_criterion_the_field_and_both_values() -> None:
         'criterion a: verification {"method": "contains", "all_of": ["4"]} is left out',
         'criterion a: name "Sum" is left out',
     ]
+
+
+@pytest.mark.parametrize("format", WRITTEN_FORMATS)
+def test_a_shadow_criterion_never_becomes_one_that_is_rewarded(format: str) -> None:
+    kind = {"rgr": "factual", "srar": "suggest"}.get(format, "point")
+    rubric = content({"kind": kind}, {"kind": kind, "shadow": True})
+    if format in ("native", "yaml"):
+        assert write_rubric(rubric, format).losses == ()
+    else:
+        with pytest.raises(FormatError, match=rf"^criterion b: {format} has no shadow criteria"):
+            write_rubric(rubric, format)
+
+
+def test_a_program_that_a_format_reads_from_tags_is_reported() -> None:
+    rubric = content({"tags": ["verifier:rule", "function:math_verify", "parameters:42"]})
+    assert "criterion a: verification none becomes " in str(write_rubric(rubric, "healthbench").losses[-1])
 
 
 def test_a_record_of_rubric_grounded_keeps_its_question_and_drops_the_passage() -> None:

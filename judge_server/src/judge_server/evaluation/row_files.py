@@ -26,6 +26,8 @@ _READ_PARQUET_ROWS = 64
 _MOST_IGNORED = 100
 """Names of ignored columns that are kept; the rows of a JSONL file may each have others."""
 
+_MORE_CELLS = "it has more cells than the header; put a text with the separator in it into double quotes"
+
 _TEXTS = frozenset({"response", "grounding", "reference_answer", "ground_truth", "id", "task", "a", "b"})
 """Fields that are text even if it looks like JSON."""
 
@@ -70,8 +72,8 @@ class RowFile:
         fields: the fields to read.
 
     Raises:
-        ValueError: a library is missing, the file is not what its ending says, or a table lacks a column of `columns`;
-            raised when it is read.
+        ValueError: a library is missing, the file is not what its ending says, or a table lacks a column of `columns`
+            or has a column twice; raised when it is read.
         OSError: it cannot be read.
     """
 
@@ -149,6 +151,8 @@ class RowFile:
     def _require_columns(self, names: Iterable[str]) -> None:
         present = list(names)
         self._note(present)
+        if twice := [name for name in present if name in self._used and present.count(name) > 1]:
+            raise ValueError(f"{self.name} has the column {twice[0]!r} twice; rename one")
         for field, column in self._columns.items():
             if column not in present:
                 raise ValueError(
@@ -185,6 +189,9 @@ class RowFile:
                 self._require_columns([name for name in reader.fieldnames or () if name])
                 for number, row in enumerate(reader, 2):
                     self.share_read = min(file.tell() / size, 1.0) if size else 0.0
+                    if any(row.get(None, ())):
+                        yield number, ValueError(_MORE_CELLS)
+                        continue
                     cells = {name: _cell(field_of.get(name, name), value) for name, value in row.items() if name}
                     yield number, self._row(cells, padded=False)
             except csv.Error as error:

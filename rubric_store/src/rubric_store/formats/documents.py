@@ -124,9 +124,9 @@ class ParsedText:
 
 
 def decode(content: bytes) -> str:
-    """The text of a file; raises `FormatError` if it is not UTF-8."""
+    """The text of a file, with line feeds at the ends of lines; raises `FormatError` if it is not UTF-8."""
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise FormatError.of("this is not UTF-8 text; save the file as UTF-8", line) from None

@@ -132,7 +132,8 @@ def read_rows(content: bytes, path: PurePath, format: str | None = None, prefix:
     problems: list[FormatProblem] = []
     parsed: ParsedText | None = None
     if extension in TABLE_EXTENSIONS:
-        rows = [_Row((), line, normalise(row), f"line-{line}") for line, row in read_table(content, extension)]
+        table = read_table(content, extension, problems)
+        rows = [_Row((), line, normalise(row), f"line-{line}") for line, row in table]
     elif extension in JSONL_EXTENSIONS:
         rows = _json_lines(decode(content), problems)
     else:
@@ -145,6 +146,8 @@ def read_rows(content: bytes, path: PurePath, format: str | None = None, prefix:
     refused = len({problem.line for problem in problems})
     in_rows = parsed is None or len(rows) > 1
     if parsed is None and len(rows) > 1 and _is_one_rubric(rows, known):
+        if problems:  # a rubric is not read without some of its criteria
+            return RubricFile([], FormatError(problems).problems, 1)
         rows, in_rows = [_Row((), rows[0].line, [row.value for row in rows], "")], False
     if not rows and not problems:
         problems.append(FormatProblem("", "no line contains a rubric", 1))

@@ -6,7 +6,7 @@ The format of parsed JSON is detected by the names of its fields and the words t
 import json
 import re
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rubric_store.formats.documents import (
     Changes,
@@ -16,6 +16,7 @@ from rubric_store.formats.documents import (
     ParsedText,
     Path,
     RubricDocument,
+    decode,
     format_path,
     parse_json,
     with_lines,
@@ -24,7 +25,7 @@ from rubric_store.formats.published import graded, lines, lists, promptfoo
 from rubric_store.formats.rows import candidates, normalise, split_rows
 from rubric_store.formats.table import EXPECTED, FORMATS, RubricFormat, check_format
 from rubric_store.formats.yaml_format import parse_yaml
-from trainer_client.wire import RubricContent
+from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 
@@ -79,13 +80,18 @@ def detect_formats(value: object) -> list[RubricFormat]:
         if listed and all(isinstance(item, str) for item in listed):
             return ["dro"]
     if "criteria" in value:
-        return ["grounded"] if value.keys() & {*lists.METADATA_FIELDS, "passage"} else ["native"]
+        of_record = bool(value.keys() & {*lists.METADATA_FIELDS, "passage"})
+        return ["grounded"] if of_record or (len(value) == 1 and _has_empty_guidance(listed)) else ["native"]
     if value.keys() & {"questions", "decomposed_questions"}:
         return ["dro"]
     for key in ("rubrics", "rubric", "rubric_items"):
         if isinstance(value.get(key), list):
-            return _detect_by_items(value[key])
+            return [one for one in _detect_by_items(value[key]) if one not in _READ_WHERE_THEY_ARE]
     return ["healthbench"] if _has_list(value.get("reward_model"), "rubrics") else []
+
+
+_READ_WHERE_THEY_ARE: Final = ("native", "grounded")
+"""Formats whose readers take a list itself and look for none in a row."""
 
 
 def _has_list(value: object, field: str) -> bool:
@@ -100,7 +106,7 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if "criterion" in fields or ("points" in fields and "levels" not in fields):
         return ["healthbench"]
     if fields & {*GUIDANCE_FIELDS} and "id" in fields:
-        return ["grounded"]
+        return ["native"] if fields <= Criterion.model_fields.keys() and not _fit_grounded(objects) else ["grounded"]
     if "title" in fields:
         return ["rar"]
     if "description" not in fields:
@@ -115,6 +121,23 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if factual != essential:
         return ["rgr"] if factual else ["rar"]
     return ["rar", "rgr"]
+
+
+_GROUNDED_FIELDS: Final = frozenset({"id", "description", "weight", *GUIDANCE_FIELDS})
+
+
+def _fit_grounded(criteria: list[dict[str, Any]]) -> bool:
+    """Whether criteria have no field that Rubric-Grounded's format lacks, and the weights that it needs."""
+    weights = [one.get("weight") for one in criteria]
+    return all(one.keys() <= _GROUNDED_FIELDS for one in criteria) and all(
+        isinstance(weight, int | float) and weight >= 0 for weight in weights
+    )
+
+
+def _has_empty_guidance(listed: object) -> bool:
+    """Whether criteria have empty texts as Rubric-Grounded's format writes them, which our own refuses."""
+    criteria = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return _fit_grounded(criteria) and any(one.get(field) == "" for one in criteria for field in GUIDANCE_FIELDS)
 
 
 MAX_TEXT_LENGTH: Final = 16_000_000
@@ -135,11 +158,11 @@ def read_rubric(text: str, format: str | None = None) -> RubricContent:
     return read_document(text, format).content
 
 
-def read_document(text: str, format: str | None = None) -> RubricDocument:
+def read_document(text: str | bytes, format: str | None = None) -> RubricDocument:
     """Read a rubric with its header.
 
     Args:
-        text: the whole rubric.
+        text: the whole rubric, or the content of its file, which is UTF-8.
         format: one of `RubricFormat`; None detects it.
 
     Raises:
@@ -147,7 +170,7 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
             line and what was expected.
     """
     known = None if format is None else check_format(format)
-    parsed = parse_text(text, known)
+    parsed = parse_text(decode(text) if isinstance(text, bytes) else text, known)
     if isinstance(parsed, RubricDocument):
         return parsed
     try:

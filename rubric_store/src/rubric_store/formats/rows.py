@@ -9,11 +9,12 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from rubric_store.formats.documents import FormatError, Path, decode
+from rubric_store.formats.documents import FormatError, FormatProblem, Path, decode
 
 _RUBRIC_FIELDS: Final = (
     "rubric",
@@ -126,8 +127,10 @@ def split_rows(value: object) -> list[tuple[Path, object]] | None:
     return [((*path, index), row) for index, row in enumerate(value)]
 
 
-def read_table(content: bytes, extension: str) -> list[tuple[int, dict[str, Any]]]:
+def read_table(content: bytes, extension: str, problems: list[FormatProblem]) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a `.csv`, `.tsv` or `.parquet` file, each with its line or number, without empty cells.
+
+    A row of CSV with more cells than the header is left out, and added to `problems`.
 
     Raises:
         FormatError: the file is not such a table, or pyarrow is missing.
@@ -140,8 +143,15 @@ def read_table(content: bytes, extension: str) -> list[tuple[int, dict[str, Any]
     rows: list[tuple[int, dict[str, Any]]] = []
     line = 2
     try:
+        names = Counter(name for name in reader.fieldnames or () if name)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise FormatError.of(f"it has the column {twice[0][:40]!r} twice; rename one", 1)
         for row in reader:
-            rows.append((line, {key: cell for key, cell in row.items() if key and cell}))
+            if any(row.get(None, ())):
+                message = "it has more cells than the header; put a text with the separator in it into double quotes"
+                problems.append(FormatProblem("", message, line))
+            else:
+                rows.append((line, {key: cell for key, cell in row.items() if key and cell}))
             line = reader.line_num + 1
     except csv.Error as error:
         raise FormatError.of(f"this is not CSV: {error}", reader.line_num) from None

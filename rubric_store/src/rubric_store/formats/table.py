@@ -89,6 +89,7 @@ FORMATS: Final[dict[RubricFormat, Format]] = {
         healthbench.from_value,
         json_only=True,
         write=healthbench.write,
+        not_in=healthbench.not_in_healthbench,
     ),
     "rar": Format(
         '[{"title": …, "description": …, "weight": …}]',

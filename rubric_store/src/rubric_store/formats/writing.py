@@ -1,13 +1,14 @@
 """Write a rubric in a format, with a report of what the format cannot hold."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, as_document
 from rubric_store.formats.reading import read_document
-from rubric_store.formats.table import FORMATS, WRITTEN_FORMATS, check_format
+from rubric_store.formats.table import FORMATS, WRITTEN_FORMATS, RubricFormat, check_format
 from trainer_client.wire import Criterion, RubricContent
 
 
@@ -22,8 +23,8 @@ class LostField:
 
     def __str__(self) -> str:
         criterion = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
-        result = _display(self.result)
-        return f"{criterion}: {self.field} {_display(self.original)} {f'becomes {result}' if result else 'is left out'}"
+        original, result = _display(self.original) or "none", _display(self.result)
+        return f"{criterion}: {self.field} {original} {f'becomes {result}' if result else 'is left out'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,13 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
         FormatError: the format is unknown, or cannot express a criterion; names every such criterion.
     """
     document, known = as_document(rubric), check_format(format)
-    write, not_in = FORMATS[known].write, FORMATS[known].not_in
+    write = FORMATS[known].write
     if write is None:
         raise FormatError.of(f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}", place="format")
-    if not_in is not None:
-        criteria = document.content.criteria
-        problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in not_in(one)]
-        if problems:
-            raise FormatError(problems)
+    criteria = document.content.criteria
+    problems = [FormatProblem(f"criterion {one.id}", reason) for one in criteria for reason in _unsupported(known, one)]
+    if problems:
+        raise FormatError(problems)
     text = write(document)
     try:
         reread = read_document(text, known)
@@ -66,6 +66,14 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
         raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
     losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
     return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
+
+
+def _unsupported(format: RubricFormat, criterion: Criterion) -> Iterator[str]:
+    """Why a format cannot hold a criterion."""
+    if criterion.shadow and format not in ("native", "yaml"):
+        yield f"{format} has no shadow criteria, and would reward this one; export a version without it"
+    if (not_in := FORMATS[format].not_in) is not None:
+        yield from not_in(criterion)
 
 
 def _find_lost_fields(

@@ -329,7 +329,7 @@ def _demand_pattern() -> re.Pattern[str]:
 
 
 _MIN_CRITERIA = 3
-_VALUE = re.compile(r"-?\d+(?:[./]\d+)*")
+_VALUE = re.compile(r"-?\d+(?:,\d{3}(?!\d))*(?:[./]\d+)*")
 
 
 def check_weights(criteria: Sequence[Criterion]) -> Iterator[Finding]:
@@ -353,7 +353,7 @@ def find_leaked_answers(criteria: Sequence[Criterion], answer: str | None = None
     known = answer or next(filter(None, map(_expected, criteria)), None)
     if not known:
         return
-    answer_pattern = re.compile(rf"(?<![\w.])-?{re.escape(known)}(?![\w]|\.\d)")
+    answer_pattern = re.compile(rf"(?<![\w.])(?<!\d,)-?{re.escape(known)}(?![\w]|\.\d|,\d{{3}}(?!\d))")
     for criterion in criteria:
         if criterion.kind != "answer" and answer_pattern.search(criterion.description):
             problem = (
@@ -374,7 +374,9 @@ def _expected(criterion: Criterion) -> str | None:
 
 
 _ENDING = re.compile(r"(?<=\w{3})(?:ingly|edly|ations?|ments?|ings?|ies|ied|ely|ers?|es|ed|ly|s|e)$")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:[.,]\d+)*")
+_SAID = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s.,;:!?…'’\"“”()\[\]`–—]")
+"""A word, or a sign that is no punctuation of sentences: `x > 5` and `x < 5` differ."""
 
 
 def similarity(one: str, other: str) -> float:
@@ -403,7 +405,7 @@ def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) 
     findings = []
     for place, other in enumerate(criteria):
         earlier = alike.setdefault(numbers[place], [])
-        normalised = " ".join(words(texts[place]))
+        normalised = " ".join(match.lower() for match in _SAID.findall(texts[place]))
         first = first_with.setdefault(normalised, place) if normalised else place
         if first < place:
             problem = f"it says the same as criterion {criteria[first].id}, so this counts twice"

@@ -72,6 +72,15 @@ def check_output(context: typer.Context, file: Path | None) -> Path | None:
     exit_with_error(f"{file} cannot be written: {os.strerror(problem)}")
 
 
+def keep_input(read: str | Path, *written: Path | None) -> None:
+    """Exit if a command would overwrite the file that it reads."""
+    for file in written:
+        if file is not None and file.exists() and os.path.exists(read) and file.samefile(read):
+            from adjudge_services.cli.output import exit_with_error
+
+            exit_with_error(f"{file} is the input, and would be overwritten; name another file", code=2)
+
+
 def output_option(help: str, **more: Any) -> Any:
     """The option for the file that a command writes."""
     return typer.Option("--output", "-o", help=help, callback=check_output, **more)

@@ -32,7 +32,7 @@ class RowOutput:
         is_parquet: whether the rows are written as Parquet.
 
     Raises:
-        ValueError: pyarrow is missing.
+        ValueError: pyarrow is missing, or a file of JSONL would be named like one of Parquet.
         OSError: the file cannot be written.
     """
 
@@ -54,6 +54,8 @@ class RowOutput:
     def __enter__(self) -> Self:
         if self.is_parquet:
             _import_pyarrow()
+        elif self._path is not None and self._path.suffix.lower() == ".parquet":
+            raise ValueError(f"{self._path} would be JSONL, which this command writes; name a file that ends in .jsonl")
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:

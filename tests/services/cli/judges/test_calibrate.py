@@ -84,6 +84,18 @@ def test_a_calibration_is_refused_once_the_judge_has_changed(
     assert "the calibration team@1 does not hold for" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("calibrate", "none.jsonl", "--judge", "scripted://yes"),
+        ("cascade", "scripted://yes", "scripted://hash", "none.jsonl"),
+        ("panel", "none.jsonl", "--judge", "scripted://yes", "--judge", "scripted://hash"),
+    ],
+)
+def test_a_name_that_cannot_be_stored_is_refused_before_anything_is_read(command: tuple[str, ...]) -> None:
+    assert "'Two words' cannot name a calibration" in failure_of(adjudge(*command, "--name", "Two words"))
+
+
 def test_a_missing_calibration_prevents_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "none@live")
     result = verdicts_of(tmp_path)

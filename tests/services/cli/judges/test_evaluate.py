@@ -148,6 +148,12 @@ def test_the_tables_begin_with_the_answer_and_fit_80_columns(
     assert not [line for line in shown if "… │" in line]
 
 
+def test_labels_beside_a_file_that_has_its_own_are_refused(labelled: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.jsonl").write_text('{"group": "g0", "response": 0, "labels": {"a": false}}\n')
+    refused = run(labelled, "--labels", str(tmp_path / "labels.jsonl"))
+    assert "--labels is for run:NAME" in failure_of(refused)
+
+
 def test_labels_that_are_all_the_same_tell_no_judge_from_chance(tmp_path: Path) -> None:
     one = {"criteria": [{"id": "a", "description": "Is right.", "verification": {"method": "judge"}}]}
     rows = [

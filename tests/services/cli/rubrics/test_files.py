@@ -208,7 +208,6 @@ def test_versions_of_one_name_are_exported_side_by_side(folder: Path, tmp_path: 
         (["export", "--prefix", "nothing/"], "no rubric's name begins with"),
         (["export", "team/none"], "There is no rubric"),
         (["export", "a", "--format", "toml"], "'toml' is unknown"),
-        (["lint", "team/none"], "There is no rubric"),
     ],
 )
 def test_an_invalid_command_is_refused_with_advice(arguments: list[str], says: str) -> None:
@@ -266,3 +265,24 @@ def test_lint_of_an_unreadable_file_exits_with_2(folder: Path) -> None:
     result = rubrics("lint", str(folder / "a.json"))
     assert result.exit_code == 2
     assert "a.json: line 1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("team/none", "There is no rubric 'team/none'"),
+        ("none.yaml", "There is no file none.yaml either"),
+        ("./none.yaml", "There is no file ./none.yaml either"),
+    ],
+)
+def test_lint_of_what_does_not_exist_exits_with_2(given: str, says: str) -> None:
+    assert says in rubrics("lint", given, exit_code=2).stderr
+
+
+def test_each_finding_is_printed_once_also_of_rubrics_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    bad = [{"requirement": "Adds.", "weight": 1}, {"requirement": "Avoids sums.", "weight": -1}]
+    file.write_text(json.dumps([{"id": "one", "rubric": bad}, {"id": "two", "rubric": bad}]))
+    said = rubrics("lint", file, exit_code=1).stdout
+    assert (said.count("good-penalised"), "2 rubrics: 2 errors" in said) == (2, True)
+    assert [said.count(f"rows.json: rows/{name}\n") for name in ("one", "two")] == [1, 1]

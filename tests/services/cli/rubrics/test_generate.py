@@ -181,6 +181,7 @@ def test_a_failing_engine_ends_the_run_and_the_next_run_continues(file: Path, ou
     [
         (["generate", "nothing"], "adjudge generate KIND INPUT.jsonl --output DIR"),
         (["generate", "nothing", "IN", "--output", "OUT"], "there is no generator 'nothing'"),
+        (["generate", "toy", "IN", "--output", "IN"], "is a file"),
         (["generate", "toy", "IN", "--output", "OUT", "--set", "max_criteria=many"], "max_criteria"),
         (["generate", "toy", "IN", "--output", "OUT", "--set", "mist=3"], "mist"),
         (["generate", "toy", "IN", "--output", "OUT", "--set", "max_criteria"], "NAME=VALUE"),

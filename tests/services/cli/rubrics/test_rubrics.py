@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from adjudge_services.cli.output import out
 from tests.services.command import adjudge
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -68,6 +69,25 @@ def test_an_invalid_command_gives_one_message(
     assert says in said(rubrics(*[paths.get(argument, argument) for argument in arguments]))
 
 
+def test_a_file_is_read_alike_by_all_commands_whatever_its_line_ends(tmp_path: Path) -> None:
+    text = "Points: 1, Item: Names the dose.\nIn milligrams.\nPoints: 2, Item: Names the drug.\n"
+    for number, ends in enumerate(("\n", "\r\n")):
+        (tmp_path / f"dose{number}.txt").write_bytes(text.replace("\n", ends).encode())
+    rubrics("import", tmp_path / "dose0.txt", exit_code=0)
+    rubrics("publish", "dose1", tmp_path / "dose1.txt", exit_code=0)
+    assert "unchanged: dose1@1" in rubrics("import", tmp_path / "dose1.txt").stdout
+    digests = {json.loads(rubrics("show", name, "--json").stdout)["digest"] for name in ("dose0", "dose1")}
+    assert len(digests) == 1
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes("criteria:\n- {id: a, description: Café}\n".encode("latin-1"))
+    assert "line 2: this is not UTF-8 text; save the file as UTF-8" in said(rubrics("publish", "team/cafe", file))
+    scored = adjudge("score", file, "--rubric", file, exit_code=1)
+    assert f"--rubric: {file}: line 2: this is not UTF-8 text" in scored.stderr
+
+
 def test_fields_published_beside_the_criteria_are_shown(files: tuple[Path, Path]) -> None:
     rubrics("publish", "team/b", files[0], "--tag", "math", "--tag", "sure", "--meta", "ticket=7", "--author", "Ada")
     shown = rubrics("show", "team/b").stdout
@@ -105,7 +125,9 @@ def test_fields_of_the_file_are_kept_and_options_override_them(tmp_path: Path) -
 )
 def test_an_invalid_version_is_refused(files: tuple[Path, Path], options: list[str], says: str) -> None:
     files[0].write_text(json.dumps({"criteria": FIRST[:2]}))
-    assert says in said(rubrics("publish", "team/speed", files[0], *options))
+    error = said(rubrics("publish", "team/speed", files[0], *options))
+    assert says in error
+    assert "pydantic" not in error
     assert "team/speed@2" in rubrics("show", "team/speed").stdout
 
 
@@ -125,11 +147,18 @@ def test_a_diff_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> Non
         assert part in shown
     assert "- polite" in rubrics("diff", "team/speed", "2", "1").stdout
     assert json.loads(rubrics("diff", "team/speed", "1", "--json").stdout)["after"]["version"] == 2
-    same = [("team/speed@1",), ("team/speed@1", "team/speed@2"), ("team/speed@1", "2"), ("team/speed", "1", "2")]
-    assert {rubrics("diff", *one).stdout for one in same} == {shown}
+    same = ["team/speed@1", "team/speed@1 team/speed@2", "team/speed@1 team/speed", "team/speed@1 2", "team/speed 1 2"]
+    assert {rubrics("diff", *one.split()).stdout for one in same} == {shown}
     assert "are different rubrics" in said(rubrics("diff", "team/speed@1", "team/other@2"))
     assert "name two versions" in said(rubrics("diff", "team/speed"))
     assert "Did you mean" in said(rubrics("diff", "team/sped", "1"))
+
+
+def test_a_weight_that_changed_by_little_is_shown_in_full(files: tuple[Path, Path]) -> None:
+    for weight in (0.1, 0.10000001):
+        files[0].write_text(json.dumps({"criteria": [{"id": "a", "description": "Adds.", "weight": weight}]}))
+        rubrics("publish", "team/sum", files[0], exit_code=0)
+    assert "a  weight 0.1 → 0.10000001" in rubrics("diff", "team/sum@1").stdout
 
 
 def test_lists_and_searches_show_tags_and_aliases(files: tuple[Path, Path]) -> None:
@@ -225,3 +254,17 @@ def test_retiring_reports_the_new_meaning_of_the_name_and_its_aliases(files: tup
 def test_a_version_that_cannot_be_retired_stays(files: tuple[Path, Path], arguments: list[str], says: str) -> None:
     assert says in said(rubrics("retire", *arguments))
     assert "retired" not in rubrics("list").stdout
+
+
+def test_an_audit_at_80_columns_loses_only_the_ends_of_digests(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rubrics("retire", "team/speed@1", "It is too easy.")
+    monkeypatch.setattr(out, "width", 80)
+    shown = adjudge("audit").stdout.splitlines()
+    cells = [line.split("│")[1:-1] for line in shown if line.startswith("│")]
+    columns = ["".join(cell.strip() for cell in column) for column in zip(*cells, strict=True)]
+    assert all(len(line) <= 80 for line in shown)
+    assert (columns[3].count("version.published"), columns[3].count("version.retired")) == (2, 1)
+    assert columns[4].count("team/speed@") == 3
+    assert "…" not in "".join(columns[:6])

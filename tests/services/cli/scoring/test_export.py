@@ -118,3 +118,17 @@ def test_a_link_stays_and_other_files_are_left_alone(record: Any, tmp_path: Path
     assert json.loads(file.read_text())["chosen"] == "7 please"
     assert beside.read_text() == "mine"
     assert sorted(tmp_path.glob("*.jsonl")) == sorted([file, link, beside])
+
+
+def test_a_criterion_that_no_verdict_is_on_is_the_reason_for_no_rows(record: Any) -> None:
+    record(body("7 please", "no"))
+    for options in (["--as", "verdicts"], ["--by", "criterion"]):
+        refused = adjudge("export", "r", *options, "--criterion", "none")
+        assert "no response has a verdict on what --criterion names" in failure_of(refused)
+
+
+def test_rows_that_are_always_jsonl_get_no_name_of_parquet(record: Any, tmp_path: Path) -> None:
+    record(body("7 please", "no"))
+    refused = adjudge("recompute", "r", "-o", tmp_path / "rows.parquet")
+    assert "name a file that ends in .jsonl" in failure_of(refused)
+    assert not (tmp_path / "rows.parquet").exists()

@@ -61,3 +61,17 @@ def test_a_bad_line_is_reported_and_the_others_are_processed(tmp_path: Path) -> 
     assert result.exit_code == 1
     assert "not JSON" in result.stderr
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "says"),
+    [
+        ("in.csv", "scores.jsonl", "in.csv is not JSONL"),
+        ("in.jsonl", "kept.jsonl", "--output and --scores are one file"),
+    ],
+)
+def test_files_that_would_be_spoilt_are_refused(tmp_path: Path, name: str, scores: str, says: str) -> None:
+    (tmp_path / name).write_text("prompt,reference_answer,response\nWhat?,So.,It is so.\n")
+    options = ("--output", tmp_path / "kept.jsonl", "--scores", tmp_path / scores)
+    assert says in adjudge("filter-easy", tmp_path / name, *options, exit_code=2).stderr
+    assert not (tmp_path / "kept.jsonl").exists()

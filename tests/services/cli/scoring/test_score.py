@@ -1,5 +1,6 @@
 """`adjudge score`: a file of groups in, rewards out; a bad line does not affect the others."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,69 @@ def test_the_output_is_left_as_it_was_if_the_judge_cannot_be_opened(
     refused = adjudge("score", lines(tmp_path, GROUP), "--rubric", rubric, "--judge", judge, "-o", output)
     assert says in failure_of(refused)
     assert output.read_text() == "earlier"
+
+
+def test_the_output_is_left_as_it_was_if_the_service_cannot_be_reached(tmp_path: Path, rubric: str) -> None:
+    output = tmp_path / "rewards.jsonl"
+    output.write_text("earlier")
+    nowhere = ("--url", "http://127.0.0.1:1", "-o", output)
+    assert "127.0.0.1:1" in failure_of(adjudge("score", lines(tmp_path, GROUP), "--rubric", rubric, *nowhere))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    empty = adjudge("score", tmp_path / "empty.jsonl", "--rubric", rubric, "--judge", "scripted://yes", "-o", output)
+    assert "has no lines" in failure_of(empty)
+    assert output.read_text() == "earlier"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_ends_the_work_in_progress_too(
+    tmp_path: Path, rubric: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = lines(tmp_path, *[GROUP | {"id": f"g{n}"} for n in range(100)])
+    refused = adjudge("score", file, "--rubric", rubric, "--engine", "scripted://yes", "-o", "/dev/full")
+    assert "No space left on device" in failure_of(refused)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+def test_a_file_is_never_overwritten_by_what_is_read_from_it(tmp_path: Path, rubric: str) -> None:
+    file = Path(lines(tmp_path, GROUP | {"reference_answer": "yes", "good": "yes", "bad": "no"}))
+    before = file.read_text()
+    (tmp_path / "same.jsonl").symlink_to(file)
+    for command in (
+        ("score", file, "--rubric", rubric, "-o", tmp_path / "same.jsonl"),
+        ("filter-easy", file, "-o", tmp_path / "kept.jsonl", "--scores", file),
+        ("rubrics", "discriminate", file, "--rubric", rubric, "-o", file),
+        ("measure", file, "--plot", file),
+        ("measure", rubric, "--against", file, "-o", file),
+    ):
+        refused = adjudge(*command, exit_code=2)
+        assert "is the input, and would be overwritten" in refused.stderr
+    assert file.read_text() == before
+
+
+def test_a_table_of_one_line_says_once_what_was_not_read(tmp_path: Path) -> None:
+    file = lines(tmp_path, GROUP | {"rubric": RUBRIC, "level": 1})
+    shown = adjudge("score", file, "--engine", "scripted://yes", "--table", exit_code=0)
+    assert "point: Is brief." in shown.stdout
+    assert shown.stderr.count("not read: level") == 1
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, rubric: str) -> None:
+    file = Path(lines(tmp_path, GROUP)).rename(tmp_path / "data[v1].jsonl")
+    options = ("--rubric", rubric, "--engine", "scripted://yes", "--table", "--run", "a[/b]")
+    assert "data[v1].jsonl · weighted_mean" in adjudge("score", file, *options, exit_code=0).stdout
+    assert "a[/b] · weighted_mean" in adjudge("recompute", "a[/b]", exit_code=0).stdout
+    assert "a[/b]: 1 problems" in adjudge("measure", "--run", "a[/b]", exit_code=0).stdout
+
+
+def test_a_rubric_of_a_line_that_is_not_kept_as_it_is_is_named(tmp_path: Path, rubric: str) -> None:
+    rule = {"criterion": "Has a title.", "points": 1, "tags": ["verifier:rule", "function:has_title"]}
+    row = GROUP | {"rubric": [{"criterion": "Is right.", "points": 1}, rule]}
+    result, groups = score(lines(tmp_path, GROUP, *[row] * 5), "--rubric", rubric)
+    assert [len(group.responses[0].verdicts) for group in groups] == [2, 1, 1, 1, 1, 1]
+    assert result.stderr.count("the criterion is left out") == 1
+    assert "groups.jsonl: rubric changed: " in result.stderr
+    assert "(5 lines; first: line 2, [1])" in result.stderr
 
 
 def test_the_output_has_no_rewards_of_before_if_no_line_is_scored(tmp_path: Path, rubric: str) -> None:

@@ -370,7 +370,20 @@ class FieldChange(_CriterionChange):
         field: the field that changed.
     """
 
-    field: Literal["kind", "tags", "scale", "verification"]
+    field: Literal[
+        "kind",
+        "tags",
+        "scale",
+        "verification",
+        "name",
+        "required_elements",
+        "scoring_guide",
+        "expected_keywords",
+        "expected_concepts",
+        "verification_method",
+        "shadow",
+        "applies_to",
+    ]
     before: JsonValue
     after: JsonValue
 

@@ -12,6 +12,7 @@ left out and named; otherwise the judge would decide what it was not meant to.
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -68,6 +69,14 @@ def _with_points(item: object) -> object:
 def write(document: RubricDocument) -> str:
     """Write the list as JSON."""
     return dump_json([_serialize(criterion) for criterion in document.content.criteria])
+
+
+def not_in_healthbench(criterion: Criterion) -> Iterator[str]:
+    """Why the format cannot hold a criterion: in it, the criterion's tags name a rule that no program implements."""
+    try:
+        _verification(criterion.tags)
+    except OmittedItemError:
+        yield "its tags name a rule of HealthBench's format that no program implements; change its tags"
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:

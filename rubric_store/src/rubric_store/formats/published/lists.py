@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from rubric_store.formats.documents import (
     Changes,
@@ -90,9 +90,14 @@ MIN_RGR_WEIGHT, MAX_RGR_WEIGHT = 1, 5
 _EXPECTED_RGR = 'a list [{"description": "Factual Criteria: …", "weight": 3}], alone or under "rubric"'
 
 
+def _whole(weight: object) -> object:
+    """A weight such as 3.0, as tables have it, as a whole number."""
+    return int(weight) if isinstance(weight, float) and weight.is_integer() else weight
+
+
 class _RgrItem(RequestModel):
     description: str
-    weight: Annotated[int, Field(strict=True, ge=MIN_RGR_WEIGHT, le=MAX_RGR_WEIGHT)]
+    weight: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=MIN_RGR_WEIGHT, le=MAX_RGR_WEIGHT)]
 
 
 def read_rgr(value: object, changes: Changes) -> RubricDocument:

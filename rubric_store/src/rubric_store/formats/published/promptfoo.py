@@ -40,6 +40,7 @@ _MARKS: Final = frozenset({"value", "threshold", "metric", "assert"})
 """Fields by which an assertion of a type without a counterpart is recognised."""
 
 _VARIABLE = re.compile(r"\{\{-?\s*([\w.]+)\s*-?\}\}")
+_EXPRESSION = re.compile(r"\{\{[^{}]{1,200}+\}\}")
 _INLINE_FLAGS = re.compile(r"\(\?i\)")
 _MAX_PATTERN = 2_000
 _MAX_TEXTS = 64
@@ -140,6 +141,7 @@ def _criterion(index: int, item: _Item, place: Path, changes: Changes) -> dict[s
         raise OmittedItemError(f"{item.type} reads {value[:60]!r}, which is another file; it is left out")
     if item.threshold is not None:
         changes.append(((*place, "threshold"), f"the threshold of {item.type} is not kept"))
+    unfilled = _unfilled(value)
     fields = {
         "id": f"a{index + 1}",
         "name": item.metric and item.metric[:200],
@@ -149,12 +151,14 @@ def _criterion(index: int, item: _Item, place: Path, changes: Changes) -> dict[s
         asked = "\n".join(f"- {one}" for one in value) if isinstance(value, list) else str(value or "")
         if not asked.strip():
             raise OmittedItemError(f"{item.type} has no value, so there is nothing to ask; it is left out")
-        if unfilled := sorted(set(_VARIABLE.findall(asked))):
-            changes.append((place, f"its text has {{{{{unfilled[0]}}}}}, which the test's vars do not fill"))
+        if unfilled is not None:
+            changes.append((place, f"its text has {unfilled}, which the test's vars do not fill"))
         text = _JUDGED[kind].format(asked)
         return {**fields, "description": f"It is not true that: {text}" if negated else text}
     if kind not in _PROGRAMS:
         raise OmittedItemError(f"{item.type[:40]!r} has no counterpart here; it is left out")
+    if unfilled is not None:
+        raise OmittedItemError(f"its value has {unfilled}, which the test's vars do not fill; it is left out")
     verification, description = _PROGRAMS[kind](value, negated)
     if len(verification.get("pattern", "")) > _MAX_PATTERN or any(
         len(verification.get(field, ())) > _MAX_TEXTS for field in ("all_of", "any_of")
@@ -173,6 +177,13 @@ def _filled(value: JsonValue, variables: Mapping[str, JsonValue]) -> JsonValue:
     if isinstance(value, list):
         return [_filled(one, variables) for one in value]
     return _VARIABLE.sub(fill, value) if isinstance(value, str) else value
+
+
+def _unfilled(value: JsonValue) -> str | None:
+    """The first expression of a text or of a list of texts that no variable has filled."""
+    texts = value if isinstance(value, list) else [value]
+    found = (_EXPRESSION.search(text) for text in texts if isinstance(text, str))
+    return next((match[0] for match in found if match), None)
 
 
 _Program = Callable[[JsonValue, bool], tuple[dict[str, Any], str]]

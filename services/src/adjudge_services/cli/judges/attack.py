@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
@@ -146,7 +147,7 @@ def show_attacks(report: AttackReport, heading: Mapping[str, Any]) -> None:
     if served.kinds:
         added = served.overall.added
         out.print(f"[bold]{_answer(added)} {format_estimate(added)} on {served.overall.n} verdicts.[/]")
-    out.print(f"{heading['judge']}: {heading['attacks']}; {heading['fingerprint'][:19]}…")
+    out.print(f"{heading['judge']}: {heading['attacks']}; {heading['fingerprint'][:19]}…", markup=False)
     if served.kinds:
         out.print(f"Share of unmet criteria judged met, defences: {served.name}")
         table = Table("attacks", header_style="bold")
@@ -175,4 +176,4 @@ def show_attacks(report: AttackReport, heading: Mapping[str, Any]) -> None:
         out.print(f"met criteria of unattacked responses judged met: {accepted}, n={served.honest_n}")
     for result in report.results:
         if result.problem:
-            print_line(f"[red]{result.name}:[/] {result.problem}")
+            print_line(f"[red]{result.name}:[/] {escape(result.problem)}")

@@ -79,6 +79,7 @@ if not OPTIONS_ONLY:
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge
     from rubric_store import CalibrationStore
+    from rubric_store.calibrations import check_calibration_name
     from trainer_client.wire import JudgingOptions, UncertainBand
 
 Result = TypeVar("Result")
@@ -119,6 +120,7 @@ def calibrate(
     It is measured on every row by maps that were fitted without that row. A service applies it once
     ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score worse is not stored.
     """
+    check_calibration_name(name)
     if error is not None and (uncertain_band is not None or threshold == "balanced"):
         raise ValueError("--error chooses the band around a fixed --threshold; leave out --uncertain-band and balanced")
     asked = judging_options({"protocol": protocol, **options})
@@ -209,7 +211,7 @@ def alias(
 ) -> None:
     """Point an alias at a version. Running services follow within ten seconds."""
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
-    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}")
+    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", markup=False)
 
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
@@ -236,6 +238,8 @@ def cascade(
     The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
+    if name is not None:
+        check_calibration_name(name)
     asked = judging_options({"protocol": protocol, **options})
     band, why = None, ""
     labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
@@ -316,6 +320,8 @@ def panel(
     The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
+    if name is not None:
+        check_calibration_name(name)
     asked = judging_options({"protocol": protocol, **options})
     if len(judge) < 2:
         raise ValueError("a panel has at least two judges; repeat --judge")
@@ -538,7 +544,8 @@ def show_panel(
     best = max(figures, key=lambda name: figures[name]["balanced_accuracy"].value)
     accuracy = format_estimate(figures[best]["balanced_accuracy"])
     out.print(f"[bold]Best: {escape(best)}, balanced accuracy {accuracy}.[/]")
-    out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
+    halves = f"fitted on {fit:,} verdicts, measured on {held:,} others"
+    out.print(f"[bold]{escape(dataset)}[/]: {halves}; labels by {escape(labelled_by)}")
     shown = ("balanced_accuracy", "auroc", "brier")
     errors = {name: {one: f"{of[one]:.2f}" for one in ("sensitivity", "specificity")} for name, of in rates.items()}
     print_metrics(

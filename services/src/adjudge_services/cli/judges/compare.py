@@ -236,7 +236,7 @@ def show_bakeoff(found: BakeOff, heading: Mapping[str, Any]) -> None:
                 f"Recommended: {escape(one.contender.name)}. Of those not shown to be worse than the best, it costs "
                 f"the fewest {cost}."
             )
-    out.print(f"{heading['data set']}: {heading['examples']}; labels by {heading['labels by']}")
+    out.print(f"{heading['data set']}: {heading['examples']}; labels by {heading['labels by']}", markup=False)
     measured = [one for one in found.results if not one.problem]
     print_metrics(
         {

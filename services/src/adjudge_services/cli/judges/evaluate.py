@@ -112,7 +112,7 @@ def write_report(
     """Write a report: its `page` to a file if one is wanted, and JSON or tables to the terminal."""
     if wanted.html is not None and page is not None:
         wanted.html.write_text(page(), encoding="utf-8")
-        err.print(f"wrote {wanted.html}")
+        err.print(f"wrote {wanted.html}", markup=False)
     if wanted.as_json:
         print_json({**heading, **content}, indent=indent)
     else:
@@ -173,6 +173,8 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
             groups = asyncio.run(read_run(run, PROJECT_ID, None))
             labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
     else:
+        if labels is not None:
+            raise DatasetError("--labels is for run:NAME; the rows of a file have labels of their own")
         reader, examples = read_dataset(dataset, named, warn)
         labelled_by = reader.labelled_by
         if (fitting or half == "fit") and reader.measured_only:
@@ -189,7 +191,7 @@ async def _read_labels(run: str) -> tuple[str, list[Example]]:
         found = await labelled_groups(ledger, LabelFilter(PROJECT_ID, run))
     if found.left_out:
         why = ", ".join(f"{count:,} because {reason}" for reason, count in found.left_out.items())
-        err.print(f"left out labelled verdicts: {why}", style="yellow")
+        err.print(f"left out labelled verdicts: {why}", style="yellow", markup=False)
     if not found.rows:
         raise DatasetError(
             f"no label of run {run!r} can be used; label verdicts in the console, at /console/labels, or give a file "
@@ -302,7 +304,7 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
     if whole.n or whole.failed or whole.uncertain:
         out.print(f"[bold]{escape(_answer(whole))}[/]")
     out.print(f"{escape(heading['judge'])} on {escape(heading['data set'])}: {heading['asked']}")
-    out.print(f"{heading['fingerprint'][:19]}…; labels by {heading['labels by']}")
+    out.print(f"{heading['fingerprint'][:19]}…; labels by {heading['labels by']}", markup=False)
     if whole.n or whole.failed or whole.uncertain:
         counts = {"verdicts": whole.n, "rows": whole.rows, "failed": whole.failed, "uncertain": whole.uncertain}
         figures = {HEADINGS[name]: format_estimate(whole.figures[name]) for name in FIGURE_COLUMNS}
@@ -337,7 +339,7 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
         found = format_estimate(evaluation.length_bias)
         out.print(f"[bold]length[/]: correlation of length and excess of the probability {found}")
     for why, number in evaluation.refused.items():
-        err.print(f"[red]{number} refused:[/] {why}")
+        err.print(f"[red]{number} refused:[/] {escape(why)}")
 
 
 def _answer(whole: Slice) -> str:

@@ -101,7 +101,8 @@ def _show(found: JudgeWeights) -> None:
     if found.control_problem:
         out.print(f"the control set cannot be judged with them: {found.control_problem}", markup=False)
     for reference in found.refused_calibrations:
-        out.print(f"the calibration {reference} was fitted for other weights; requests that need it are refused")
+        refused = f"the calibration {reference} was fitted for other weights; requests that need it are refused"
+        out.print(refused, markup=False)
 
 
 def _show_drift(drift: WeightsDrift) -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument
+from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument, keep_input
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
 from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
@@ -164,6 +164,8 @@ def measure(
     run, step, texts, project = recorded.run, recorded.step, recorded.texts, recorded.project
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
+    for read in (file, against):
+        keep_input(read or "", output, plot)
     ks = read_numbers(samples)
     limits = LoopLimits(looping.max_corrections, looping.max_duplicates, looping.min_paragraph_words)
     settings = Settings()
@@ -259,7 +261,7 @@ def save_figures(
 
 def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
     """A table of each measure's value, interval and number of problems."""
-    table = Table("measure", "value", "95% interval", "problems", title=title)
+    table = Table("measure", "value", "95% interval", "problems", title=escape(title))
     for name, one in found.items():
         limits = "–" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
         table.add_row(name, f"{one.value:.3f}", limits, str(one.problems))

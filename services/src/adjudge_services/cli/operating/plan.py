@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
@@ -380,7 +381,7 @@ def _cost(made: Plan, found: Estimate) -> dict[str, float | None]:
 def show_plan(made: Plan) -> None:
     """Print the plan as a table."""
     work, rates, demand, found = made.workload, made.rates, made.demand, made.estimate
-    table = Table(show_header=False, title=f"{made.judge}, rates of {rates.name}", title_justify="left")
+    table = Table(show_header=False, title=escape(f"{made.judge}, rates of {rates.name}"), title_justify="left")
     for name, value in (
         ("sample", f"{work.responses:,} responses, {work.judgements:,} judgements, {work.by_program:,} by programs"),
         ("judge calls", f"{len(work.calls):,}, and {work.repeated:,} repeated ones that are not made"),
@@ -392,7 +393,7 @@ def show_plan(made: Plan) -> None:
         ("GPUs" if rates.gpus else "machines like this", f"{found.gpus or found.replicas:,}, {found.busy:.0%} busy"),
         ("a step", f"{format_seconds(found.alone_s)} of judging and {format_seconds(found.queued_s)} in the queue"),
     ):
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     out.print(table)
     rows = Table(title="what changes it", title_justify="left", header_style="bold")
     headings = ["", "s per response", "GPUs" if rates.gpus else "machines", "busy", "a step"]

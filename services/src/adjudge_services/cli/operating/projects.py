@@ -112,6 +112,13 @@ def list_projects(as_json: JsonOption = False) -> None:
     out.print(table)
 
 
+def _short_digest(value: str | None) -> str:
+    """A value before or after a change, with the beginning of a digest; a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value[:19]}…" if value.startswith("sha256:") else value
+
+
 def audit(
     project: Annotated[str | None, typer.Option(help="Only this project's changes.")] = None,
     subject: Annotated[
@@ -126,11 +133,11 @@ def audit(
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return
-    table = Table("time", "project", "actor", "action", "subject")
-    for side in ("before", "after"):
-        table.add_column(side, overflow="fold")
+    table = Table()
+    for name in ("time", "project", "actor", "action", "subject", "before", "after"):
+        table.add_column(name, overflow="fold")
     for row in rows:
-        change = [escape("-" if side is None else side) for side in (row.before, row.after)]
+        change = [escape(_short_digest(side)) for side in (row.before, row.after)]
         table.add_row(format_time(row.at), row.project_id, escape(row.actor), row.action, escape(row.subject), *change)
     if rows:
         out.print(table)

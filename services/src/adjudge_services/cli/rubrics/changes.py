@@ -114,14 +114,13 @@ def publish(
     Tags, metadata and lineage in the file are stored too. Options override them, and --tag adds to them.
     """
     try:
-        document = read_document(file.read_text(encoding="utf-8"), format)
-        lineage = document.lineage
-        if author is not None:
-            lineage = Lineage.model_validate(
-                {**(lineage.model_dump(exclude_unset=True) if lineage else {}), "author": author}
-            )
-    except (FormatError, UnicodeDecodeError, ValueError) as error:
+        document = read_document(file.read_bytes(), format)
+    except FormatError as error:
         exit_with_error(f"{file_name(file)}: {error}", error=error)
+    lineage = document.lineage
+    if author is not None:
+        known = lineage.model_dump(exclude_unset=True) if lineage else {}
+        lineage = Lineage.model_validate({**known, "author": author})
     for change in fold_problems(document.changes):
         warn(f"{file_name(file)}: changed: {change}")
     kept = {**(document.metadata or {}), **read_pairs(metadata or [])}

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument
+from adjudge_services.cli.options import FiguresOption, RubricOption, Service, input_argument, keep_input
 from adjudge_services.cli.output import (
     exit_with_error,
     file_name,
@@ -77,6 +78,7 @@ def discriminate(
 
     A line has a prompt, `good` and `bad` (a response or a list of responses), and optionally other fields of a group.
     """
+    keep_input(file, output)
     pairs, refused = split_lines(read_pairs(file, limit))
     if rubric is None:
         without = [line.number for line in pairs if line.group.rubric is None]
@@ -105,7 +107,7 @@ def discriminate(
 
 def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> None:
     """Print a report; `rubrics` are the counts of `count_rubrics`."""
-    print_line(f"[bold]{title}[/]")
+    print_line(f"[bold]{escape(title)}[/]")
     for line in _summary(found, rubrics):
         print_line(line)
     several = sum(rubrics.values()) > 1

@@ -22,13 +22,14 @@ from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import copy_standard_input
-from adjudge_services.cli.output import err, exit_with_error, out, print_line, show_progress
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_line, show_progress
 from rubric_store.lint import SIMILARITY, System
 
 if not OPTIONS_ONLY:
     from pydantic import JsonValue
 
     from adjudge_services.store import command_line_user, use_store
+    from judge_server.errors import InvalidRequest, UnknownRubric
     from judge_server.generation.validity import published_warnings
     from judge_server.scoring.rubrics import PROJECT_ID, find_rubric
     from rubric_store import FormatError, RubricStore
@@ -160,18 +161,23 @@ def lint_rubrics(
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
     linted = read_linted(files, format)
-    linted += with_store(lambda store: read_stored(store, stored)) if stored else []
-    found = [
-        (rubric.name, finding) for rubric in linted for finding in rubric.findings(system, similarity_threshold, answer)
-    ]
+    try:
+        linted += with_store(lambda store: read_stored(store, stored)) if stored else []
+    except (UnknownRubric, InvalidRequest) as error:
+        named = [one for one in stored if Path(one).suffix.lower() in FILE_EXTENSIONS or Path(one).is_dir()]
+        no_file = f". There is no file {' or '.join(named)} either" if named else ""
+        exit_with_error(f"{str(error).rstrip('.')}{no_file}", code=2, error=error)
+    by_rubric = [(rubric, rubric.findings(system, similarity_threshold, answer)) for rubric in linted]
+    found = [finding for _, findings in by_rubric for finding in findings]
     if as_json:
-        for name, finding in found:
-            typer.echo(json.dumps({"rubric": name, **asdict(finding)}, ensure_ascii=False))
+        for rubric, findings in by_rubric:
+            for finding in findings:
+                typer.echo(json.dumps({"rubric": rubric.name, **asdict(finding)}, ensure_ascii=False))
     elif summary:
-        out.print(counts_table([finding for _, finding in found], sum(len(rubric.criteria) for rubric in linted)))
+        out.print(counts_table(found, sum(len(rubric.criteria) for rubric in linted)))
     else:
-        print_findings(linted, found)
-    severities = {finding.severity for _, finding in found}
+        print_findings(by_rubric)
+    severities = {finding.severity for finding in found}
     raise typer.Exit(1 if "error" in severities or (strict and "warning" in severities) else 0)
 
 
@@ -382,21 +388,20 @@ class LintedRubric:
 def read_linted(paths: Sequence[str], format: str | None) -> list[LintedRubric]:
     """Read the rubrics of files."""
     linted: list[LintedRubric] = []
-    for path in paths:
+    for path in map(Path, paths):
+        shown = file_name(path)
         try:
-            read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
+            read = read_file(path.read_bytes(), PurePath(path.name), format)
         except FormatError as error:
-            problems = "\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems))
+            problems = "\n".join(f"{shown}: {problem}" for problem in fold_problems(error.problems))
             exit_with_error(problems, code=2, error=error)
         except OSError as error:
-            exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
-        several = len(read) > 1
-        linted += [
-            LintedRubric(
-                f"{path}:{one.line}" if several else path, one.document.content.criteria, one.document.metadata or {}
-            )
-            for one in read
-        ]
+            exit_with_error(f"{shown} cannot be read: {error.strerror}", code=2)
+        lines = Counter(one.line for one in read)
+        for one in read:
+            place = f"{shown}:{one.line}" if lines[one.line] == 1 else f"{shown}: {one.name}"
+            name = place if len(read) > 1 else shown
+            linted.append(LintedRubric(name, one.document.content.criteria, one.document.metadata or {}))
     return linted
 
 
@@ -406,25 +411,24 @@ async def read_stored(store: RubricStore, references: Sequence[str]) -> list[Lin
     return [LintedRubric(version.reference, version.criteria, version.metadata) for version in versions]
 
 
-def print_findings(linted: Sequence[LintedRubric], found: Sequence[tuple[str, Finding]]) -> None:
+def print_findings(by_rubric: Sequence[tuple[LintedRubric, Sequence[Finding]]]) -> None:
     """Print what lint found in each rubric."""
-    for rubric in linted:
-        own_findings = [finding for owner, finding in found if owner == rubric.name]
-        if not own_findings:
+    for rubric, findings in by_rubric:
+        if not findings:
             continue
         print_line(f"[bold]{escape(rubric.name)}[/]")
         words = {criterion.id: criterion.description for criterion in rubric.criteria}
-        for finding in own_findings:
+        for finding in findings:
             head = f"{finding.severity:<8}{finding.code}  {finding.criterion or '(the rubric)'}"
             print_line(f"  [{_COLOURS[finding.severity]}]{escape(head)}[/]")
             text = " ".join(words.get(finding.criterion or "", "").split())
             if text:
                 print_line(f"    {escape(text[:160])}{'…' if len(text) > 160 else ''}")
             print_line(f"    {escape(finding.problem)}; {escape(finding.advice)}")
-    totals: Any = Counter(finding.severity for _, finding in found)
+    totals: Any = Counter(finding.severity for _, findings in by_rubric for finding in findings)
     counts = ", ".join(f"{totals[severity]} {severity}{'' if totals[severity] == 1 else 's'}" for severity in _COLOURS)
-    print_line(f"{len(linted)} rubric{'' if len(linted) == 1 else 's'}: {counts}")
-    if found:
+    print_line(f"{pluralize(len(by_rubric), 'rubric')}: {counts}")
+    if totals:
         print_line(f"what each means: {findings_url()}", style="dim")
 
 

@@ -78,7 +78,12 @@ def generate(
     file: InputsArgument = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for the results; an unfinished run in it is continued."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for the results; an unfinished run in it is continued.",
+            file_okay=False,
+        ),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
     assignments: Annotated[
@@ -133,7 +138,10 @@ def rows(
         Path, typer.Argument(help="The --output folder of an `adjudge generate` run.", exists=True, file_okay=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.", file_okay=False
+        ),
     ],
     inline: Annotated[
         bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
@@ -300,11 +308,11 @@ def report(progress: OperationProgress, problem: str | None, output: Path) -> bo
         where = f"line {failure['line']}, {failure['kind']}"
         err.print(f"[red]{where}:[/] {escape(failure['detail'])}")
     if len(problems) > _MAX_PROBLEMS:
-        err.print(f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}")
+        err.print(f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}", markup=False)
     if discarded:
         for reason, (line, detail) in first_discards(output, progress.discarded).items():
             err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}")
-        err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}")
+        err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}", markup=False)
     return not (progress.failed or progress.refused or progress.unpublished)
 
 

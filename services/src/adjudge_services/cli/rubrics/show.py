@@ -243,7 +243,7 @@ def maker_name(lineage: Lineage | None) -> str:
 
 
 def two_versions(given: Sequence[str]) -> tuple[str, str, str]:
-    """Return the name and the two versions of `a@1 a@2`, `a@1 2`, `a 1 2` and, up to the latest, of `a@1` and `a 1`.
+    """Return the name and two versions: `a@1 a@2`, `a@1 2`, `a 1 2`, and up to the latest `a@1`, `a@1 a` and `a 1`.
 
     Raises:
         ValueError: there is no first version, there are too many, or two rubrics are named.
@@ -257,7 +257,7 @@ def two_versions(given: Sequence[str]) -> tuple[str, str, str]:
         other, at, number = version.rpartition("@")
         if at and other != name:
             raise ValueError(f"{given[0]} and {version} are different rubrics; name two versions of one")
-        bare.append(number)
+        bare.append("latest" if version == name else number)
     return name, bare[0], bare[1] if len(bare) == 2 else "latest"
 
 
@@ -271,7 +271,10 @@ def diff_lines(found: RubricDiff) -> Iterator[Text]:
         yield Text.assemble(("~ ", "yellow"), (reworded.id, "bold"), "  reworded")
         yield from _wording(reworded.before, reworded.after)
     for reweighted in found.reweighted:
-        yield _change_line(reweighted.id, "weight", f"{reweighted.before:g}", f"{reweighted.after:g}")
+        before, after = f"{reweighted.before:g}", f"{reweighted.after:g}"
+        if before == after:
+            before, after = str(reweighted.before), str(reweighted.after)
+        yield _change_line(reweighted.id, "weight", before, after)
     for changed in found.changed:
         yield _change_line(changed.id, changed.field, _value(changed.before), _value(changed.after))
     for move in found.moved:

@@ -85,10 +85,12 @@ def export(
     with RowOutput(output, columns_of, whole=True) as rows:
         summary = asyncio.run(_write(export_parts(url, project, run, kind, chosen), rows))
     err.print(f"{pluralize(summary.rows, 'row')} as {kind}, from {pluralize(summary.responses, 'response')}")
-    for reason in left_out(summary):
+    reasons = left_out(summary)
+    for reason in reasons:
         err.print(f"  left out: {reason}", markup=False)
     if not summary.rows:
-        exit_with_error(f"nothing of run {run!r} can be exported as {kind}; the lines above say why")
+        why = "the lines above say why" if reasons else "no response has a verdict on what --criterion names"
+        exit_with_error(f"nothing of run {run!r} can be exported as {kind}; {why}")
 
 
 async def export_parts(

@@ -157,5 +157,5 @@ def show_summary(summary: RecomputeSummary) -> None:
     mean = "–" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     counts = (summary.responses, summary.scored, summary.partial, summary.unscored, summary.verdicts, summary.missing)
     table.add_row(*(f"{count:,}" for count in counts), mean)
-    out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode or 'several modes'}[/]")
+    out.print(f"{summary.run or '(no run)'} · {summary.mode or 'several modes'}", style="bold", markup=False)
     out.print(table)

@@ -10,8 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import islice
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -31,6 +30,7 @@ from adjudge_services.cli.options import (
     check_output,
     copy_input,
     input_argument,
+    keep_input,
     output_option,
 )
 from adjudge_services.cli.output import (
@@ -77,6 +77,7 @@ _VERDICTS_A_LINE = 3
 _GROUP_WIDTH = 20
 _BESIDE_VERDICTS = len("│ " + " │ # │ reward │ " + " │ " + " │")
 _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
+_NOT_LINES = (".csv", ".tsv", ".parquet", ".gz", ".bz2", ".xz")
 KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
 
 
@@ -119,6 +120,7 @@ def score(
     any line was rejected, and reports how many and why.
     """
     show_table = sys.stdout.isatty() if table is None else table
+    keep_input(file, output)
     started = time.monotonic()
     rows = RowFile(file, limit, columns=parse_columns(column))
     request: dict[str, object] = {
@@ -130,15 +132,16 @@ def score(
     with nullcontext() if output is None and show_table else RowOutput(output, lambda _: REWARD_COLUMNS) as written:
         results = ScoredFile(written, keep=show_table)
         asyncio.run(score_rows(service, run, rows, request, results))
-    if not results.lines:
-        exit_with_error(f"{file_name(Path(file))} has no lines")
-    if results.unreachable is not None and not results.responses:
-        exit_with_error(str(results.unreachable))
+        if not results.lines:
+            exit_with_error(f"{file_name(Path(file))} has no lines")
+        if results.unreachable is not None and not results.responses:
+            exit_with_error(str(results.unreachable))
     if show_table and results.groups:
         title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
-        print_line(f"[bold]{title}[/]")
+        print_line(f"[bold]{escape(title)}[/]")
         out.print(rewards_table([*results.groups.values()]))
-        criteria = _criteria_of_all(request["rubric"], RowFile(file, limit, columns=parse_columns(column)))
+        only = RowFile(file, limit, columns=parse_columns(column)) if results.lines == 1 else None
+        criteria = _criteria_of_all(request["rubric"], only)
         out.print(legend(criteria, [*results.groups.values()]))
         if (bias := position_bias([*results.groups.values()])) is not None:
             print_line(bias)
@@ -171,8 +174,11 @@ def filter_easy(
     Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
     is kept. Exits with 1 if any line could not be read or rated.
     """
-    if output.resolve() == file.resolve():
-        exit_with_error("--output would overwrite the input; name another file", code=2)
+    keep_input(file, output, scores)
+    if scores is not None and scores.resolve() == output.resolve():
+        exit_with_error("--output and --scores are one file; name another for the scores", code=2)
+    if file.suffix.lower() in _NOT_LINES:
+        exit_with_error(f"{file} is not JSONL, whose lines are kept; convert it to JSONL", code=2)
     lines, refused = split_lines(read_groups(file))
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
     scored = asyncio.run(rate_lines(service, rated)) if rated else ScoredFile()
@@ -217,11 +223,11 @@ def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     return table
 
 
-def _criteria_of_all(rubric: object, rows: RowFile) -> Sequence[Criterion]:
-    """Return the criteria by which all rows were judged, if they are in the command or in the only row."""
-    if rubric is None:
-        first = [*islice(read_groups(rows), 2)]
-        rubric = first[0].group.rubric if len(first) == 1 and isinstance(first[0], GroupLine) else None
+def _criteria_of_all(rubric: object, only_row: RowFile | None) -> Sequence[Criterion]:
+    """Return the criteria by which all rows were judged, if they are in the command or in the only row of a file."""
+    if rubric is None and only_row is not None:
+        line = next(read_groups(only_row))  # without what is said at the end of a file, which was said before
+        rubric = line.group.rubric if isinstance(line, GroupLine) else None
     return rubric.criteria if isinstance(rubric, RubricContent) else ()
 
 
@@ -322,8 +328,10 @@ async def score_rows(
                 await client.rubric(options["rubric"])  # fail once, not on every line
             progress.reset(task, description="judging responses", total=1.0)
             asked, concurrency = options | {"judge": judge}, service.concurrency
-            async for line in stream_groups(client, lines(), asked, concurrency=concurrency, advance=advance):
-                results.add(line)
+            streamed = stream_groups(client, lines(), asked, concurrency=concurrency, advance=advance)
+            async with aclosing(streamed):  # also if a result cannot be written
+                async for line in streamed:
+                    results.add(line)
 
 
 class _Rate(ProgressColumn):

@@ -8,19 +8,19 @@ import asyncio
 import json
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from adjudge_services.cli.output import warn
+from adjudge_services.cli.output import exit_with_error, file_name, warn
 from adjudge_services.cli.row_output import ColumnType, RowOutput
 from judge_server.evaluation.row_files import RowFile
-from rubric_store import FormatError, read_rubric
-from rubric_store.formats import fold_problems, read_document
+from rubric_store import FormatError
+from rubric_store.formats import FormatProblem, RubricDocument, fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
 from trainer_client.rows.tables import GROUP_FIELDS, result_fields
@@ -102,11 +102,16 @@ def split_lines(lines: Iterable[Line | BadLine]) -> tuple[list[Line], dict[int, 
 
 
 def _read(rows: RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
+    changes: list[FormatProblem] = []
     for number, row in rows:
         if isinstance(row, ValueError):
             yield BadLine(number, str(row))
             continue
         try:
+            rubric = _document_of(row)
+            if rubric is not None:
+                row["rubric"] = rubric.content
+                changes += [replace(one, line=number) for one in rubric.changes[: _REASONS_KEPT - len(changes)]]
             yield make(number, row)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
@@ -116,26 +121,28 @@ def _read(rows: RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterato
             yield BadLine(number, f"rubric: {error}")
         except ValueError as error:
             yield BadLine(number, str(error))
+    for change in fold_problems(changes):
+        warn(f"{file_name(Path(rows.name))}: rubric changed: {change}")
     if rows.notice:
         warn(rows.notice)
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
-    return Group.model_validate(_with_rubric({"id": f"line-{number}"} | row))
+    return Group.model_validate({"id": f"line-{number}"} | row)
 
 
-def _with_rubric(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its rubric read, if that is a list, an object of another format, or text of several lines.
+def _document_of(row: Mapping[str, Any]) -> RubricDocument | None:
+    """Read the rubric of a row, if it is a list, an object of another format, or text of several lines.
 
     Raises:
         FormatError: it is no rubric.
     """
-    rubric = fields.get("rubric")
+    rubric = row.get("rubric")
     if isinstance(rubric, list) or (isinstance(rubric, dict) and "criteria" not in rubric):
-        return {**fields, "rubric": read_rubric(json.dumps(rubric))}
+        return read_document(json.dumps(rubric))
     if isinstance(rubric, str) and ("\n" in rubric or rubric.lstrip().startswith(("{", "["))):
-        return {**fields, "rubric": read_rubric(rubric)}
-    return fields
+        return read_document(rubric)
+    return None
 
 
 def _measured_line(number: int, row: dict[str, Any]) -> MeasuredLine:
@@ -173,13 +180,17 @@ def _pair_line(number: int, row: dict[str, Any]) -> PairLine:
 def read_rubric_argument(text: str) -> Any:
     """Resolve `--rubric`: the rubric in a file of that name, else a reference into the store.
 
+    Exits with an error if the file does not contain a rubric.
+
     Raises:
-        FormatError: the file does not contain a rubric.
         ValueError: a file is meant, by its ending, and does not exist.
     """
     path = Path(text)
     if path.is_file():
-        document = read_document(path.read_text(encoding="utf-8"))
+        try:
+            document = read_document(path.read_bytes())
+        except FormatError as error:
+            exit_with_error(f"--rubric: {text}: {error}", error=error)
         for change in fold_problems(document.changes):
             warn(f"{text}: changed: {change}")
         return document.content
@@ -265,7 +276,7 @@ async def stream_groups(
     *,
     concurrency: int,
     advance: Callable[[], None],
-) -> AsyncIterator[ScoredLine]:
+) -> AsyncGenerator[ScoredLine, None]:
     """Score every response of every line, and yield the lines in order.
 
     Lines are read as others are finished, in another thread, since reading may wait for a disk or an object store.
@@ -288,6 +299,7 @@ async def stream_groups(
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 REWARD_COLUMNS: Mapping[str, ColumnType] = {
