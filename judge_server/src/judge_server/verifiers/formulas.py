@@ -124,6 +124,10 @@ def _without_restatement(answer: str) -> str:
     return value if any(agree(a, b) for a in values for b in others) else answer
 
 
+_MILLI = frozenset(["meV", "mPa", "mHz", "mWh", "mBq", "mGy", "mSv"])
+"""Units whose first letter as a capital is another prefix: `2 meV` is not `2 MeV`."""
+
+
 def _written(tokens: Sequence[Token]) -> list[str]:
     """Return an answer as it is compared as text: the tokens in order, without braces around a single one."""
     in_words = any(token.kind == "word" and len(token.text) > 2 for token in tokens)
@@ -135,7 +139,7 @@ def _written(tokens: Sequence[Token]) -> list[str]:
         if in_words and text == "and" and written:  # `Monday and Friday` is `Monday, Friday`
             written += [","] if written[-1] != "," else []
             continue
-        if token.kind == "word":
+        if token.kind == "word" and text not in _MILLI:
             text = text.casefold() if in_words or text.casefold() in ("no", "am", "pm", "yes") else text
             single = len(text) == 1 and written and len(written[-1]) >= 1 and written[-1].startswith("\0")
             if single and not in_words:
