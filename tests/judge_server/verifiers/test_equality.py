@@ -197,7 +197,15 @@ SAYS = {
     "False": ["false", "False, the statement does not hold"],
 }
 SAYS_ANOTHER_THING = {
-    "yes": ["No, it is not", "Yes-man", "Yes or no", "Yes, no", "Yes. No.", "Yes, but only if n is odd", "Yes, it is not"],
+    "yes": [
+        "No, it is not",
+        "Yes-man",
+        "Yes or no",
+        "Yes, no",
+        "Yes. No.",
+        "Yes, but only if n is odd",
+        "Yes, it is not",
+    ],
     "no": ["Yes", "no solution", "No, yes", "No, it is true", "No, unless n = 2", "none"],
     "False": ["True", "False positives", "False, or true"],
     "No, Paris": ["No, London", "No"],

@@ -25,11 +25,11 @@ _LEFT = re.compile(r"(?<=[\w}$])\s+(?:left|remaining|left over|remain)\Z")
 _OF_THE_ANSWER = re.compile(
     r"\b(?:twice|double|triple|half|third|quarter|opposite|negative|minus|square|cube|root|reciprocal|inverse|multiple)\b"
     r"[^.]{0,12}\b(?:answer|result|solution|value|number|it|that|this|x)\b"
-    r"|\b(?:answer|result|solution|value|number|it|that|this)(?:['’]s)?[ \t]+(?:plus|minus|times|less|increased|decreased"
-    r"|divided|multiplied|squared|cubed|square|double|half|opposite)\b"
-    r"|\b(?:more|less|greater|fewer|larger|smaller)[ \t]+than[ \t]+(?:the[ \t]+)?(?:answer|result|solution|it|that|this)\b"
-    r"|\b(?:predecessor|successor|complement)[ \t]+of[ \t]+(?:the[ \t]+)?(?:answer|result|solution|it|that|this)\b"
-    r"|\b(?:opposite|contrary|reverse)[ \t]*\Z",
+    r"|\b(?:answer|result|solution|value|number|it|that|this)(?:['’]s)?[ \t]+(?:plus|minus|times|less|increased"
+    r"|decreased|divided|multiplied|squared|cubed|square|double|half|opposite)\b"
+    r"|\b(?:(?:more|less|greater|fewer|larger|smaller)[ \t]+than|(?:predecessor|successor|complement)[ \t]+of)[ \t]+"
+    r"(?:the[ \t]+)?(?:answer|result|solution|it|that|this)\b"
+    r"|\b(?:opposite|contrary|reverse|negation|double)[ \t]*\Z",
     re.IGNORECASE,
 )
 _I_HAVE_NONE = re.compile(r"I[ \t]+have[ \t]+no\b", re.IGNORECASE)
