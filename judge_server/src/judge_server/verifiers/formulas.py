@@ -69,6 +69,9 @@ _FORMULA = re.compile(
 def _equal(expected: str, answer: str) -> bool:
     if max(len(expected), len(answer)) > MAX_CHARACTERS:
         return texts_equal(strip_markup(expected), strip_markup(answer), case_sensitive=False)
+    scale, letter = _DEGREES.search(expected), _LETTER_OF_SCALE.search(answer)
+    if scale is not None and letter is not None and letter[1] == scale["scale"]:
+        answer = f"{answer[: letter.start()]}°{letter[1]}"
     wanted, given = read_answer(expected), read_answer(answer)
     if not wanted.tokens or not given.tokens:
         return strip_markup(expected) == strip_markup(answer)
@@ -83,6 +86,13 @@ def _equal(expected: str, answer: str) -> bool:
     if (choice := same_choice(expected, answer, _equal)) is not None:
         return choice
     return any(same(a, b) or _gives(b, a) for a in wanted.readings for b in given.readings)
+
+
+_DEGREES = re.compile(
+    r"\d\s*+(?:°|\^\s*+(?:\{\s*+)?+\\circ\s*+\}?+)\s*+(?:\\(?:text|mathrm)\s*+\{\s*+)?+(?P<scale>[CF])\b"
+)
+_LETTER_OF_SCALE = re.compile(r"(?<=\d) ?([CF])\Z")
+"""An expected temperature, for which an answer may leave the degree sign out: `32 F`."""
 
 
 def _gives(answer: Term, wanted: Term) -> bool:
