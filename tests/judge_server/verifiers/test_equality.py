@@ -192,12 +192,20 @@ def test_equality_is_symmetric(a, b):
 
 
 SAYS = {
-    "yes": ["YES.", "Yes, it is.", "Yes, 7 is prime.", "Yes – it is", "Yes. It holds for all x."],
+    "yes": ["YES.", "Yes, it is.", "Yes, 7 is prime.", "Yes – it is", "Yes - it is", "Yes. It holds for all x."],
     "no": ["No, it is not.", "No, 9 = 3*3 is not prime.", "No: it never holds"],
     "False": ["false", "False, the statement does not hold"],
 }
 SAYS_ANOTHER_THING = {
-    "yes": ["No, it is not", "Yes or no", "Yes, no", "Yes. No.", "Yes, but only if n is odd", "Yes, it is not"],
+    "yes": [
+        "No, it is not",
+        "Yes-man",
+        "Yes or no",
+        "Yes, no",
+        "Yes. No.",
+        "Yes, but only if n is odd",
+        "Yes, it is not",
+    ],
     "no": ["Yes", "no solution", "No, yes", "No, it is true", "No, unless n = 2", "none"],
     "False": ["True", "False positives", "False, or true"],
     "No, Paris": ["No, London", "No"],

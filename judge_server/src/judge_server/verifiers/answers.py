@@ -24,9 +24,16 @@ _IT_IS = re.compile(r"\Ait['’]s\b", re.IGNORECASE)
 _LEFT = re.compile(r"(?<=[\w}$])\s+(?:left|remaining|left over|remain)\Z")
 _OF_THE_ANSWER = re.compile(
     r"\b(?:twice|double|triple|half|third|quarter|opposite|negative|minus|square|cube|root|reciprocal|inverse|multiple)\b"
-    r"[^.]{0,12}\b(?:answer|result|solution|value|number|it|that|this|x)\b",
+    r"[^.]{0,12}\b(?:answer|result|solution|value|number|it|that|this|x)\b"
+    r"|\b(?:answer|result|solution|value|number|it|that|this)(?:['’]s)?[ \t]+(?:plus|minus|times|less|increased"
+    r"|decreased|divided|multiplied|squared|cubed|square|double|half|opposite)\b"
+    r"|\b(?:(?:more|less|greater|fewer|larger|smaller)[ \t]+than|(?:predecessor|successor|complement)[ \t]+of)[ \t]+"
+    r"(?:the[ \t]+)?(?:answer|result|solution|it|that|this)\b"
+    r"|\b(?:opposite|contrary|reverse|negation|double)[ \t]*\Z",
     re.IGNORECASE,
 )
+_I_HAVE_NONE = re.compile(r"I[ \t]+have[ \t]+no\b", re.IGNORECASE)
+"""A refusal, which states no empty set."""
 _COPULA = re.compile(r"\b(?:is|are|was|were|equals|has|have|had)\b")
 _HEDGE = re.compile(
     r"\b(?:or|either|neither|nor|not|never|no|none|nobody|nothing|hardly|if|unless|whether|wrong|false|incorrect)\b|n't\b",
@@ -42,7 +49,7 @@ def stated_value(answer: str) -> str | None:
     """
     bare = _IT_IS.sub("it is", strip_markup(answer))
     match = _SENTENCE.fullmatch(bare)
-    if match is None or len(_COPULA.findall(bare)) > 1:
+    if match is None or len(_COPULA.findall(bare)) > 1 or _I_HAVE_NONE.match(bare):
         return None
     if _HEDGE.search(match["subject"]) or _OF_THE_ANSWER.search(match["subject"]):
         return None

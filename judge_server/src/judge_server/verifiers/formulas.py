@@ -69,6 +69,9 @@ _FORMULA = re.compile(
 def _equal(expected: str, answer: str) -> bool:
     if max(len(expected), len(answer)) > MAX_CHARACTERS:
         return texts_equal(strip_markup(expected), strip_markup(answer), case_sensitive=False)
+    scale, letter = _DEGREES.search(expected), _LETTER_OF_SCALE.search(answer)
+    if scale is not None and letter is not None and letter[1] == scale["scale"]:
+        answer = f"{answer[: letter.start()]}°{letter[1]}"
     wanted, given = read_answer(expected), read_answer(answer)
     if not wanted.tokens or not given.tokens:
         return strip_markup(expected) == strip_markup(answer)
@@ -83,6 +86,13 @@ def _equal(expected: str, answer: str) -> bool:
     if (choice := same_choice(expected, answer, _equal)) is not None:
         return choice
     return any(same(a, b) or _gives(b, a) for a in wanted.readings for b in given.readings)
+
+
+_DEGREES = re.compile(
+    r"\d\s*+(?:°|\^\s*+(?:\{\s*+)?+\\circ\s*+\}?+)\s*+(?:\\(?:text|mathrm)\s*+\{\s*+)?+(?P<scale>[CF])\b"
+)
+_LETTER_OF_SCALE = re.compile(r"(?<=\d) ?([CF])\Z")
+"""An expected temperature, for which an answer may leave the degree sign out: `32 F`."""
 
 
 def _gives(answer: Term, wanted: Term) -> bool:
@@ -124,6 +134,10 @@ def _without_restatement(answer: str) -> str:
     return value if any(agree(a, b) for a in values for b in others) else answer
 
 
+_MILLI = frozenset(["meV", "mPa", "mHz", "mWh", "mBq", "mGy", "mSv"])
+"""Units whose first letter as a capital is another prefix: `2 meV` is not `2 MeV`."""
+
+
 def _written(tokens: Sequence[Token]) -> list[str]:
     """Return an answer as it is compared as text: the tokens in order, without braces around a single one."""
     in_words = any(token.kind == "word" and len(token.text) > 2 for token in tokens)
@@ -135,7 +149,7 @@ def _written(tokens: Sequence[Token]) -> list[str]:
         if in_words and text == "and" and written:  # `Monday and Friday` is `Monday, Friday`
             written += [","] if written[-1] != "," else []
             continue
-        if token.kind == "word":
+        if token.kind == "word" and text not in _MILLI:
             text = text.casefold() if in_words or text.casefold() in ("no", "am", "pm", "yes") else text
             single = len(text) == 1 and written and len(written[-1]) >= 1 and written[-1].startswith("\0")
             if single and not in_words:

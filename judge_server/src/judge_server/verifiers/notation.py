@@ -152,6 +152,10 @@ _TOKEN = re.compile(
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
 _ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
 _DEGREES = re.compile(r"(?<!\s)\s*+\^\s*+(?:\{\s*+(?:\\circ|\\degrees?|°)\s*+\}|\\circ(?![A-Za-z]))")
+_NOT_LETTER = re.compile(r"(?:\A|(?<=[\s(]))~(?=[A-Za-z](?![A-Za-z]))")
+"""The sign of a denial, as in `~p`; elsewhere, `~` is a space of TeX or "about"."""
+_QUOTED = re.compile(r"(?:\A|(?<=[\s(\[{,:=]))\"([^\"'\n]*)\"(?=[\s)\]},:]|\Z)")
+"""A text of a program in double quotation marks, which are the same as single ones."""
 _STRUCK = re.compile(r"~~([^~]+)~~")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
@@ -212,7 +216,8 @@ _SAME_COMMAND = {
 def tokens_of(answer: str) -> list[Token]:
     """Return the tokens of an answer without the markup around it."""
     text = strip_markup(_as_latex(strip_markup(same_characters(answer))))
-    text = _STRUCK.sub(r"\\sout{\1}", text)
+    text = _QUOTED.sub(r"'\1'", text)
+    text = _NOT_LETTER.sub(r"\\neg ", _STRUCK.sub(r"\\sout{\1}", text))
     if not _ESCAPED.search(text):
         text = _DOUBLY_ESCAPED.sub(r"\\", text)
     text = text.replace("\\$", CURRENCY_SIGN)

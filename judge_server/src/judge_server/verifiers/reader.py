@@ -58,6 +58,8 @@ _NO_FACTORS = frozenset(["no", "on", "am", "pm", "or", "is", "if", "to", "by", "
 _DELIMITED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil"), "\\|": ("\\|", "norm")}
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
 _DIFFERENTIAL = re.compile("d[rstuvxyz]")
+_HEXADECIMAL = re.compile("[xX][0-9a-fA-F]+")
+"""The rest of a number such as `0xff`."""
 
 
 def read(tokens: Sequence[Token], *, glued_units: bool = False) -> Term | None:
@@ -102,8 +104,8 @@ class _Parser(Cursor):
     def _joiner(self) -> str | None:
         """Consume what separates two items; None if nothing does."""
         found = None
-        if self._accept(",", ";"):
-            found = ","
+        if self._peek().text in (",", ";") and self._peek() is not END:
+            found = self._next().text
         word = self._peek()
         if word.kind == "word" and word.text in ("and", "or"):
             self._at += 1
@@ -116,17 +118,32 @@ class _Parser(Cursor):
     def _list(self, closing: tuple[str, ...]) -> Term:
         """Read items up to a closing token, which stays."""
         items = [self._item(closing)]
-        joiners: set[str] = set()
+        joiners: list[str] = []
         while (joiner := self._joiner()) is not None:
-            joiners.add(joiner)
+            joiners.append(joiner)
             items.append(self._item(closing))
-        if len(items) == 1:
+        if not joiners:
             return items[0]
-        if len(joiners) > 1:
-            joiners.discard(",")
-        if len(joiners) > 1:
+        outer = set(joiners) - {","} or {","}
+        if len(outer) > 1:
             raise NotRead
-        return Term("list", tuple(items), text=joiners.pop())
+        joiner = outer.pop()
+        if joiner != "," and "," in joiners[joiners.index(joiner) :]:
+            return self._groups(items, joiners, joiner)
+        return Term("list", tuple(items), text="," if joiner == ";" else joiner)
+
+    def _groups(self, items: list[Term], joiners: list[str], outer: str) -> Term:
+        """Return a list of lists: `x = 3, y = 4 or x = 4, y = 3`."""
+        groups: list[list[Term]] = [[items[0]]]
+        for joiner, item in zip(joiners, items[1:], strict=True):
+            if joiner == outer:
+                groups.append([item])
+            else:
+                groups[-1].append(item)
+        if len({len(group) for group in groups}) > 1:
+            raise NotRead
+        lists = [Term("list", tuple(group), text=",") for group in groups]
+        return Term("list", tuple(lists), text="," if outer == ";" else outer)
 
     def _item(self, closing: tuple[str, ...]) -> Term:
         """Read a relation, or what stands on a side of one."""
@@ -145,6 +162,8 @@ class _Parser(Cursor):
         if not signs:
             return parts[0]
         if len(parts) == 1 and signs[0] in ("=", "~") and len(signs) == 1:
+            if signs[0] == "~" and parts[0].head == "symbol" and not is_constant(parts[0]):
+                raise NotRead  # `\\sim p` denies p
             return parts[0]
         return Term("relation", tuple(parts), text=" ".join(signs))
 
@@ -308,7 +327,8 @@ class _Parser(Cursor):
                 factors.append(Term("inverse", (self._signed_factor(),)))
             elif self._begins_factor(factors, constant):
                 factor = self._simple_fraction() if token.kind == "number" else self._power()
-                if len(factors) == 1 and (whole := mixed(factors[0], factor)) is not None:
+                is_mixed = len(factors) == 1 and token.text != "("  # `2(3/4)` is a product
+                if is_mixed and (whole := mixed(factors[0], factor)) is not None:
                     factors = [self._scaled(whole)]
                 else:
                     factors.append(factor)
@@ -462,7 +482,10 @@ class _Parser(Cursor):
         token = self._next()
         if token.kind == "number":
             term = number_term(token.text)
-            if self._peek().text == "_":
+            after = self._peek()
+            if token.text == "0" and not after.spaced and _HEXADECIMAL.fullmatch(after.text):
+                raise NotRead
+            if after.text == "_":
                 return self._based(token)
             return term
         if token.kind == "word":

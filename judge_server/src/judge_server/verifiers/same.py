@@ -33,7 +33,7 @@ def same(a: Term, b: Term) -> bool:
     if _is_set(a) or _is_set(b):
         return _same_sets(a, b)
     if a.head in ("list", "set") and b.head in ("list", "set"):
-        return _same_items(a.parts, b.parts)
+        return not _is_other_choice(a, b) and _same_items(a.parts, b.parts)
     for single, other in ((a, b), (b, a)):
         if single.head == "set" and len(single.parts) == 1 and is_scalar(other):
             return same(single.parts[0], other)
@@ -46,6 +46,12 @@ def same(a: Term, b: Term) -> bool:
     if a.head in ("add", "multiply", "divide", "power", "call", "negate", "inverse", "plus_minus"):
         return a.text == b.text and all(map(same, a.parts, b.parts))
     return False
+
+
+def _is_other_choice(a: Term, b: Term) -> bool:
+    """Whether "or" joins the letters of one answer only: `p or q` is not `p and q`, although `1 or 2` is `1, 2`."""
+    is_letters = all(part.head == "symbol" for part in (*a.parts, *b.parts))
+    return is_letters and a.text != b.text and "or" in (a.text, b.text)
 
 
 def _one_of_equals(term: Term) -> Term:
@@ -87,7 +93,11 @@ def _spread(term: Term) -> Term:
         return Term("list", tuple(Term("add", (*before, each, *after)) for each in both), text="or")
     if term.head in ("list", "set"):
         pairs = [(part, _spread(part)) for part in parts]
-        items = [item for part, each in pairs for item in (each.parts if each.head == "list" else (part,))]
+        items = [
+            item
+            for part, each in pairs
+            for item in (each.parts if each.head == "list" and part.head != "list" else (part,))
+        ]
         return replace(term, parts=tuple(items))
     if term.head in ("divide", "multiply") and parts and parts[0].head in ("add", "plus_minus"):
         top = _spread(parts[0])
@@ -171,6 +181,8 @@ def _is_bare_amount(quantity: Term, bare: Term) -> bool:
         return True
     if unit == _DEGREE and _mentions_pi(bare) and same(_radians(quantity), bare):
         return True
+    if unit == _DEGREE and _mentions_pi(amount):  # `π/4 degrees` is not the π/4 of radians
+        return False
     return not unit.needed and same(amount, bare)
 
 
@@ -347,7 +359,8 @@ def _same_relation(a: Term, b: Term) -> bool:
         return False
     if len(items_a) > 1:
         joined = {a.text, b.text}
-        return joined != {"and", "or"} and _same_items(items_a, items_b)
+        is_other = joined == {"and", "or"} or (joined == {",", "or"} and len(symbols(a)) > 1)
+        return not is_other and _same_items(items_a, items_b)
     return _same_single_relation(a, b)
 
 

@@ -326,12 +326,13 @@ def _read_unit_factor(
         return tokens[index].text if index < len(tokens) and tokens[index].kind == "word" else ""
 
     if at < len(tokens) and tokens[at].text == "°":
-        if word(at + 1) in ("C", "F") and not tokens[at + 1].spaced:
-            return _base("°" + word(at + 1)), at + 2
-        return DEGREE, at + 1
+        is_scale = word(at + 1) in ("C", "F")
+        return (_base("°" + word(at + 1)), at + 2) if is_scale else (DEGREE, at + 1)
     if at < len(tokens) and tokens[at].text in CURRENCIES:
         return CURRENCIES[tokens[at].text], at + 1
     phrase = (word(at).casefold(), word(at + 1).casefold())
+    if phrase[0] in ("degree", "degrees", "deg") and word(at + 1) in ("C", "F"):
+        return _base("°" + word(at + 1)), at + 2
     for words in (" ".join(phrase), phrase[0]):
         if words in _PHRASES:
             return _PHRASES[words], at + len(words.split())

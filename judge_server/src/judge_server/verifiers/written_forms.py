@@ -122,7 +122,7 @@ _ANOTHER_CHOICE = re.compile(
     r"|\b(?i:wrong|incorrect|false|not)\b"
 )
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
-_SPACE = re.compile(r"(?<!\\)\\ |~")
+_SPACE = re.compile(r"(?<!\\)\\ |(?<=[^\s(])~")
 _SEVERAL = re.compile(r"(?:\(?[A-J]\)?(?:\s*[,;&]\s*(?:and\s+)?|\s+and\s+|\s+(?=\S)))+\(?[A-J]\)?")
 
 _LONGEST_LIST = 100
@@ -180,7 +180,7 @@ def same_letters(expected: str, answer: str) -> bool:
 
 
 _WHETHER = re.compile(
-    r"(?P<word>yes|no|true|false)(?:(?:[.,;:!]|\s*[-–—])\s*(?P<rest>\S.*))?", re.IGNORECASE | re.DOTALL
+    r"(?P<word>yes|no|true|false)(?:(?:[.,;:!]|\s*[–—]|\s+-(?=\s))\s*(?P<rest>\S.*))?", re.IGNORECASE | re.DOTALL
 )
 _NOT_SURE = re.compile(
     r"\b(?:yes|no|true|false|but|however|if|unless|except|only|or|either|maybe|perhaps|possibly|sometimes|might|may|could"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from trainer_client.final_answer.text import FORMULA, HEDGE, is_value, open_marks, plain_answer, without_end_tokens
-from trainer_client.final_answer.words import Announcement, announcements, lowered
+from trainer_client.final_answer.words import WAIT, WRONG, Announcement, announcements, lowered
 
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BOX = re.compile(rf"{_BOX_COMMAND.pattern}(?:[ \t]*+\[[^\[\]{{}}\n]{{0,40}}\]){{0,2}}+[ \t]*+(?P<brace>\{{)?+")
@@ -48,12 +48,14 @@ _CLAIM = re.compile(
     re.I,
 )
 _CHOSEN = re.compile(
-    r"(?:^|(?<=[.!?:;][ \t]))[#>*_ \t]*+(?:(?:so|thus|hence|therefore|then),?[ \t]++)?+[*_]*+"
+    r"(?:^|(?<=[.!?:;][ \t])|(?<=[。！？，；]))[#>*_ \t]*+(?:(?:so|thus|hence|therefore|then),?[ \t]++)?+[*_]*+"
     r"(?:the[ \t]++(?:correct|right|best|most appropriate)[ \t]++(?:option|choice|alternative|letter)[ \t]++"
     r"(?:is|would be|must be|will be)[: \t]++"
     r"(?P<named>(?:(?:option|choice)[ \t]++)?+[*_(\[$]*+(?-i:[A-J])(?![\w'’^+])[^\n]*+)"
     r"|(?:(?:option|choice|answer)[ \t]++)?[*_(\[]*+(?P<letter>(?-i:[A-J]))[)\].*_]*+[ \t]++is[ \t]++(?:the[ \t]++)?"
     r"(?:correct|right|best)(?:[ \t]++(?:answer|option|choice|one|alternative))?[*_]*+[ \t]*+(?=[.!\n]|\Z)"
+    r"|(?:[故应應]|因此|所以|正确选项[是为]|正確選項[是為])?[选選]?(?:择|擇)?(?<=[选選择擇是为為])[:：]?"
+    r"[ \t]*(?P<chosen>(?-i:[A-J]))[ \t]*+(?=[.。．\n]|\Z)"
     r"|(?P<value>[*_$]*+[-+−]?+[$€£]?+\d[\d,.]*+(?:/\d++)?+%?+[*_$]*+)[ \t]++is[ \t]++(?:the|my|our)[ \t]++"
     r"(?:(?:final|correct|right)[ \t]++)?+answer[*_]*+[ \t]*+(?=[.!\n]|\Z))",
     re.IGNORECASE | re.MULTILINE,
@@ -62,7 +64,8 @@ _DENIED = re.compile(
     r"[\s$*_.)\]}\\]{0,8}+(?:,?[ \t]*+which[ \t]++)?+(?:is|was|would be|seems)"
     r"(?:(?:n['’]t|[ \t]++not)[ \t]++(?:the[ \t]++|a[ \t]++)?+"
     r"(?:right|correct|true|valid|possible|acceptable|answer|final)"
-    r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b",
+    r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b"
+    r"|[\s$*_.)\]}\\]{0,8}+\((?:incorrect|wrong|false|not (?:correct|right|true))\b",
     re.IGNORECASE,
 )
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
@@ -79,13 +82,21 @@ _CLOSING_LINE = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"(?:^|(?<=[.!?…)*}$\s][ \t\n]))[*_>( \t]{0,16}+(?:(?P<wrong>(?:oh |but |hmm,? )?wait,? no\b|no[,.!—–]|nope\b"
-    r"|oops\b|scratch that|correction\b|sorry[,.]|my mistake|on second thought"
-    r"|let me (?:correct|redo|start over|reconsider)"
+    r"(?:^|(?<=[.!?…)*}$\s][ \t\n])|(?<=[。！？，]))[*_>( \t]{0,16}+"
+    r"(?:(?P<wrong>(?:oh |but |hmm,? )?wait,? no\b|no[,.!—–]|nope\b"
+    r"|oops\b|scratch that|correction\b|sorry[,.]|my mistake|on second thought|(?:just )?kidding\b"
+    r"|(?:please )?(?:ignore|disregard) (?:that|this|it|the above|my (?:previous |last )?answer)\b"
+    r"|let me (?:correct|redo|start over|reconsider)|i (?:retract|withdraw|take (?:that|this|it) back)\b"
     r"|i (?:made|have made|was)(?: a| an)? (?:mistake|error|wrong|mistaken)"
-    r"|(?:that|this|it)(?: is|['’]s| was) (?:clearly |definitely )?(?:wrong|incorrect|false|not (?:right|correct|true))"
-    r"|(?:that|this) (?:can['’]t|cannot) be\b)"
-    r"|(?P<halt>(?:oh |but |hmm+,? )?(?:wait|actually|hold on)\b)"
+    r"|(?:but |however,? )?(?:that|this|it|(?:the|my|this|that) (?:above |previous |last |final )?"
+    r"(?:answer|result|value)(?: above)?)(?: is|['’]s| was) (?:clearly |definitely )?"
+    r"(?:wrong|incorrect|false|a lie\b|a mistake|an error|not (?:right|correct|true))"
+    rf"|(?:that|this) (?:can['’]t|cannot) be\b|{WRONG})"
+    r"|(?P<halt>(?:oh |but |hmm+,? )?(?:wait|actually|hold on)\b|(?:edit|update|erratum|corrigendum)[*_]*+:"
+    r"|(?:(?:it )?should (?:be|have been)|i mean|i meant|rather,"
+    r"|the (?:correct|right|true|actual) (?:value|result|number) is)"
+    r"[ \t]++(?=[-+−$*\\]*+\d)|let me re-?(?:compute|calculate)\b|(?:i['’]m )?not sure\b"
+    rf"|(?:up)?on (?:re-?(?:checking|consideration|considering|examination)|(?:further )?reflection)\b|{WAIT})"
     r"|hmm+\b|or (?:maybe|rather|perhaps)\b|alternatively\b)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -258,7 +269,18 @@ def _bare(text: str) -> str | None:
     if _HAS_CONTENT.search(answer) is None:
         return None
     is_words = len(answer.split()) <= _MAX_BARE_WORDS and _VERB.search(answer) is None
-    return answer if is_value(answer) or is_words or _SAYS_WHETHER.match(answer) else None
+    says = is_words or _SAYS_WHETHER.match(answer) or (not body.endswith(("?", "？")) and _states_one(answer))
+    return answer if is_value(answer) or says else None
+
+
+def _states_one(sentence: str) -> bool:
+    """Whether a sentence says what something is, in few words and without doubt: `The capital is Paris`."""
+    claim = _CLAIM.fullmatch(sentence)
+    if claim is None or HEDGE.search(claim["subject"]):
+        return False
+    value = claim["value"].strip()
+    is_sure = HEDGE.search(value) is None or value.casefold() in ("true", "false")
+    return is_sure and 0 < len(value.split()) <= _MAX_BARE_WORDS and _VERB.search(value) is None
 
 
 def _tagged(text: str) -> _Statement | None:
@@ -326,12 +348,12 @@ def _chosen(text: str) -> list[_Statement]:
     Of several letters or values that are called so, none counts.
     """
     found = deque(_CHOSEN.finditer(text), _MAX_ANNOUNCED)
-    chosen = {each["letter"] or each["value"] for each in found} - {None}
+    chosen = {each["letter"] or each["chosen"] or each["value"] for each in found} - {None}
     return [
         _Statement(
             each.end(),
             each.end(),
-            each["letter"] or plain_answer(each["named"] or each["value"], keeps_mark=False),
+            each["letter"] or each["chosen"] or plain_answer(each["named"] or each["value"], keeps_mark=False),
             "loose",
         )
         for each in found

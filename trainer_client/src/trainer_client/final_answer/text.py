@@ -7,9 +7,10 @@ condition, an alternative, a denial, a second value. All functions take time lin
 
 import re
 from collections import Counter
+from fractions import Fraction
 from itertools import islice
 
-from trainer_client.final_answer.words import BECAUSE, SPACES, lowered, without_ending
+from trainer_client.final_answer.words import BECAUSE, SPACES, WAIT, WRONG, lowered, without_ending
 
 LAYERS = 8
 """How many nested layers of decoration are removed."""
@@ -99,7 +100,7 @@ HEDGE = re.compile(
     r"|would|wrong|incorrect|incorrectly|false|mistake|mistaken|error|actually|wait|instead|rather|sorry|hmm+"
     r"|alternatively|alternative|otherwise|else|correction|correct(?=ed| answer)|oops|unsure|unclear|doubt|guess|though"
     r"|although|however|also|cannot|unlikely|kidding|joke|opposite|oder|aber|nicht|ou|mais|pas|pero|sino|или|но|не)\b"
-    r"|n['’]t\b|[?？或但不]",
+    rf"|n['’]t\b|[?？或但不错錯違]|(?<![^\W_])(?:{WRONG}|{WAIT})",
     re.IGNORECASE,
 )
 """Words that may change, deny or add to what stands beside them."""
@@ -111,6 +112,12 @@ _REASON = re.compile(
     r"|for a total of)|(?P<apposition>as|the|a|an|this|it|being))(?!\w)",
     re.IGNORECASE,
 )
+_AND_NOT = re.compile(
+    r"(?:,[ \t]*+(?:and[ \t]++)?+not|(?<![ \t])(?:[ \t]*+\(not|,?[ \t]++(?:rather than|instead of)))[ \t]++"
+    r"(?P<other>[^,;()]{1,40}+)\)?\Z",
+    re.IGNORECASE,
+)
+_PLAIN_NUMBER = re.compile(r"\$?(?P<number>-?\d{1,30}(?:,\d{3}){0,9}(?:\.\d{1,30}|/[1-9]\d{0,29})?)\$?", re.ASCII)
 _SENTENCE_END = re.compile(r"(?P<stop>[.!]|[。！।])(?P<space>[*_`\"”)]*+[ \t]++|(?<=[。！।])(?=.))")
 _LABEL = re.compile(r"[(\[]?[A-Za-z][)\].:]?|\d{1,2}[.)]")
 _REASON_SENTENCE = re.compile(r"[*_]*+(?:this is because|it is because|that is because|because|since)\b", re.IGNORECASE)
@@ -163,7 +170,7 @@ def plain_answer(answer: str, *, before: str = "", keeps_mark: bool = True) -> s
     closers = open_marks(before)
     for _ in range(LAYERS):
         stripped = _without_marks(text, closers, keeps_mark)
-        stripped = _without_reason(stripped)
+        stripped = _without_contrast(_without_reason(stripped))
         if about := _ABOUT.match(stripped):
             stripped = stripped[about.end() :]
         if stripped == text:
@@ -298,6 +305,19 @@ def _without_reason(text: str) -> str:
         if because and comma.start() and not HEDGE.search(text, because.end()):
             return text[: comma.start()].rstrip()
     return text
+
+
+def _without_contrast(text: str) -> str:
+    """Remove what the answer is not: `42, not 41`, `B (not C)`; both must be numbers or letters of choices."""
+    contrast = _AND_NOT.search(text) if len(text) <= _MAX_VALUE else None
+    if contrast is None:
+        return text
+    head, other = text[: contrast.start()], contrast["other"].strip()
+    if _CHOICE.fullmatch(head) and _CHOICE.fullmatch(other):
+        return head if head != other else text
+    values = [_PLAIN_NUMBER.fullmatch(each) for each in (head, other)]
+    numbers = [Fraction(value["number"].replace(",", "")) for value in values if value is not None]
+    return head if len(numbers) == 2 and numbers[0] != numbers[1] else text
 
 
 def _adds_nothing(head: str, tail: str) -> bool:

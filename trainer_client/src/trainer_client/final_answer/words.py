@@ -23,6 +23,8 @@ class _Language(NamedTuple):
         so: what a concluding sentence begins with.
         because: what begins a reason after the answer.
         solution: nouns that announce an answer or a worked solution.
+        wrong: what begins a sentence that takes an answer back.
+        wait: what begins a sentence that may do so.
     """
 
     answer: str
@@ -33,11 +35,13 @@ class _Language(NamedTuple):
     so: str = ""
     because: str = ""
     solution: str = ""
+    wrong: str = ""
+    wait: str = ""
 
 
 LANGUAGES = {
     "English": _Language(
-        answer="answer|ans|ans.",
+        answer="answer|answers|ans|ans.",
         final="final|ultimate|concluding|definitive",
         beside="the|my|our|your|this|correct|right|exact|overall|numerical|numeric|desired|required|simplified|complete"
         "|short|best|resulting|revised|corrected|updated|full|choice|option|letter|value",
@@ -59,15 +63,19 @@ LANGUAGES = {
         so="所以|因此|故|故而|于是|於是|那么|那麼|综上所述|綜上所述|综上|綜上|从而|可得|得|得出|即|则|則|由此|最后|最後",
         because="因为|因為|由于|由於",
         solution="解答|解|结果|結果|结论|結論",
+        wrong="不对|不對|错了|錯了|这是错的|更正",
+        wait="等等|等一下",
     ),
     "Spanish": _Language(
         answer="respuesta|respuestas",
         final="final|definitiva",
-        beside="la|las|mi|nuestra|correcta|exacta|opción",
+        beside="la|las|el|mi|nuestra|correcta|exacta|opción",
         verb="es|son|sería|será|debe ser|es igual a",
         so="por lo tanto|por tanto|entonces|así|así que|luego|en conclusión|finalmente|por consiguiente|y",
         because="porque|ya que|puesto que|debido a",
         solution="solución|resultado",
+        wrong="me equivoqué|corrección|eso es falso|es incorrecto",
+        wait="espera|espere",
     ),
     "Hindi": _Language(
         answer="उत्तर|जवाब",
@@ -87,6 +95,8 @@ LANGUAGES = {
         so="لذلك|إذن|إذا|وبالتالي|بالتالي|لذا|إذًا|ومن ثم|فإن|و",
         because="لأن|لأنه|لأنها",
         solution="الحل|النتيجة",
+        wrong="لا،|هذا خطأ|تصحيح",
+        wait="انتظر",
     ),
     "Portuguese": _Language(
         answer="resposta|respostas",
@@ -96,6 +106,8 @@ LANGUAGES = {
         so="portanto|logo|assim|então|por isso|em conclusão|finalmente|dessa forma|e",
         because="porque|pois|já que|uma vez que",
         solution="solução|resultado",
+        wrong="não,|não.|correção|está errado|isso está errado",
+        wait="espere",
     ),
     "Bengali": _Language(
         answer="উত্তর|জবাব",
@@ -115,6 +127,8 @@ LANGUAGES = {
         so="итак|следовательно|таким образом|значит|поэтому|тогда|и|отсюда",
         because="потому что|так как|поскольку|ибо",
         solution="решение|результат",
+        wrong="нет,|нет.|неверно|это неверно|я ошибся|исправление",
+        wait="подождите|подожди",
     ),
     "Japanese": _Language(
         answer="答え|答|回答|こたえ|正解|答案",
@@ -125,6 +139,8 @@ LANGUAGES = {
         so="したがって|従って|よって|ゆえに|だから|つまり|以上より|すなわち|これより|結論として",
         because="なぜなら",
         solution="解答|解|結果|結論",
+        wrong="いや|違う|違います|間違えました|訂正",
+        wait="待って|ちょっと待って",
     ),
     "German": _Language(
         answer="antwort|antworten|endergebnis",
@@ -134,6 +150,8 @@ LANGUAGES = {
         so="also|daher|somit|folglich|deshalb|damit|demnach|schließlich|und|deswegen",
         because="weil|denn|da",
         solution="lösung|ergebnis|resultat",
+        wrong="nein|falsch|das ist falsch|das stimmt nicht|korrektur|ich habe mich geirrt|ich habe mich verrechnet",
+        wait="warte|moment,|moment mal",
     ),
     "French": _Language(
         answer="réponse|réponses",
@@ -143,6 +161,8 @@ LANGUAGES = {
         so="donc|ainsi|alors|par conséquent|finalement|en conclusion|d'où|d’où|et",
         because="parce que|parce qu'|car|puisque|puisqu'",
         solution="solution|résultat",
+        wrong="non|c'est faux|c’est faux|je me suis trompé|rectification",
+        wait="attends|attendez",
     ),
     "Korean": _Language(
         answer="답|정답|답변|해답|대답",
@@ -153,6 +173,8 @@ LANGUAGES = {
         so="따라서|그러므로|그래서|즉|결국|결론적으로",
         because="왜냐하면",
         solution="풀이|결과",
+        wrong="아니,|아니요|틀렸어|틀렸습니다|정정",
+        wait="잠깐|잠깐만",
     ),
     "Italian": _Language(
         answer="risposta|risposte",
@@ -162,6 +184,8 @@ LANGUAGES = {
         so="quindi|perciò|dunque|pertanto|infine|in conclusione|allora|e",
         because="perché|poiché|dato che",
         solution="soluzione|risultato",
+        wrong="anzi|è sbagliato|mi sono sbagliato|correzione",
+        wait="aspetta",
     ),
     "Turkish": _Language(
         answer="cevap|cevabı|cevabımız|yanıt|yanıtı",
@@ -171,6 +195,8 @@ LANGUAGES = {
         so="bu nedenle|dolayısıyla|öyleyse|o halde|sonuç olarak|bu yüzden|yani|böylece",
         because="çünkü",
         solution="çözüm|sonuç",
+        wrong="hayır|bu yanlış",
+        wait="bekle",
     ),
     "Vietnamese": _Language(
         answer="đáp án|đáp số|câu trả lời|trả lời|đs",
@@ -180,6 +206,8 @@ LANGUAGES = {
         so="vậy|do đó|vì vậy|vì thế|nên|suy ra|cuối cùng|tóm lại",
         because="vì|bởi vì",
         solution="kết quả|lời giải",
+        wrong="không,|sai rồi",
+        wait="chờ đã",
     ),
     "Indonesian and Malay": _Language(
         answer="jawaban|jawapan|jawabannya|jawab",
@@ -198,6 +226,8 @@ LANGUAGES = {
         so="więc|zatem|czyli|stąd|dlatego|a więc|tak więc|ostatecznie",
         because="ponieważ|bo|gdyż",
         solution="rozwiązanie|wynik",
+        wrong="nie,|to nieprawda|pomyliłem się",
+        wait="czekaj",
     ),
     "Dutch": _Language(
         answer="antwoord|antwoorden|eindantwoord",
@@ -207,6 +237,8 @@ LANGUAGES = {
         so="dus|daarom|bijgevolg|kortom|en|uiteindelijk",
         because="omdat|want",
         solution="oplossing|resultaat|uitkomst",
+        wrong="nee|dat klopt niet|correctie",
+        wait="wacht",
     ),
     "Urdu": _Language(
         answer="جواب",
@@ -424,7 +456,7 @@ def _tail(noun: str) -> re.Pattern[str]:
     adverb = r"(?:therefore|thus|then|hence|simply|just|clearly|indeed|equal to|given by|found to be|donc|also|daher)\b"
     return re.compile(
         rf"(?:{SPACES}*+(?:{about}|{beside}))*+(?:{SPACES}*+[(（][^()（）\n]{{0,40}}[)）])?+{DECORATION}"
-        rf"(?:(?P<colon>[:：﹕꞉]|=(?![=>])|[-–—]++(?={SPACES}))|(?P<heading>{SPACES}*+\r?$)"
+        rf"(?:(?P<colon>[:：﹕꞉]|[=≈→⇒](?![=>])|[-–—]++(?={SPACES}))|(?P<heading>{SPACES}*+\r?$)"
         rf"|(?P<verb>(?:{verb})(?:{SPACES}*+{adverb})*+{DECORATION}[:：]?+)|(?P<bracket>(?<=[】］\]])|(?<=[】］\]] ))"
         rf"|(?P<none>(?=\$|\\[(\[]|[-+−]?\d)))"
         rf"(?:{SPACES}|[*_:：]|</[a-z]{{1,10}}>|\}}(?={SPACES}))*+",
@@ -450,3 +482,6 @@ _LONGEST_ENDING = 24
 _ENDING = re.compile(rf"(?:(?<=\S)|{SPACES})(?:{_any_of(_words('ending'))})[.。।۔]?\Z")
 BECAUSE = re.compile(rf"(?:{_any_of(_words('because'))})")
 """Words that begin a reason, in lower case."""
+_THEN = r"(?=[\s,.!:;，。、！]|\Z)"
+WRONG, WAIT = (rf"(?:{_any_of(_words(column))}){_THEN}" for column in ("wrong", "wait"))
+"""Patterns of what begins a sentence that takes an answer back for certain, or perhaps, other than in English."""
