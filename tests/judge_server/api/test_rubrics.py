@@ -355,6 +355,12 @@ async def test_rubrics_are_found_by_tag_and_words(team_a: httpx2.AsyncClient) ->
     assert (await team_a.put(f"{PATH}/tags", json={"tags": ["No Tag"]})).status_code == 422
 
 
+async def test_tags_of_a_version_are_refused(team_a: httpx2.AsyncClient) -> None:
+    problem = checked_problem(await team_a.put(f"{PATH}@1/tags", json={"tags": ["a"]}))
+    assert "send them to its name, 'team/a'" in problem["errors"][0]["message"]
+    assert (await team_a.put(f"{PATH}@9/tags", json={"tags": ["a"]})).status_code == 404
+
+
 async def test_the_examples_of_changes_in_the_api_document_are_accepted(team_a: httpx2.AsyncClient) -> None:
     paths = openapi()["paths"]
 

@@ -307,8 +307,10 @@ async def alias_of(source: RubricSource, project_id: str, name: str, alias: str)
 
 
 async def replace_tags(source: RubricSource, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
-    """Replace the tags of a rubric; raises `UnknownRubric`, or `InvalidRequest` for malformed tags."""
-    await find_rubric(source, project_id, name)
+    """Replace the tags of a rubric; raises `UnknownRubric`, or `InvalidRequest` for a version or malformed tags."""
+    found = await find_rubric(source, project_id, name)
+    if found.name != name:
+        raise _invalid("name", f"tags belong to all versions of a rubric; send them to its name, {found.name!r}")
     try:
         return await source.replace_tags(project_id, name, tags)
     except ValueError as error:
