@@ -11,18 +11,20 @@ from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import recorded_page
+from judge_server.scoring.explanation import RecordedReward, explain
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger
 from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import STEPPED, request
 from trainer_client.dropout import CriteriaSample, draw_sample
-from trainer_client.rewards import reward, reward_outcome
+from trainer_client.rewards import ResponseFacts, reward, reward_outcome
 from trainer_client.steps import step_deltas
 from trainer_client.trl.methods.base import ScoredResponse
 from trainer_client.trl.methods.srar import Srar
-from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardRequest, RubricDropout
+from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardOptions, RewardRequest, RubricDropout
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
+from trainer_client.wire.rewards import RewardRules
 
 LINEAR = [mode for mode in PROTOCOLS_FOR if mode not in NOT_LINEAR]
 CRITERIA = [
@@ -195,6 +197,20 @@ async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_
     gate = RecomputeRequest.model_validate({"run": "r", "reward": {"mode": "gate"}})
     with pytest.raises(InvalidRequest, match=r"mode 'gate' .* not linear"):
         [part async for part in recompute(ledger, gate, project_id=PROJECT)]
+
+
+async def test_rewards_of_a_group_with_an_empty_response_are_recomputed_and_explained(ledger: SQLLedger) -> None:
+    made, criteria = await scorer(SynchronousRecorder(ledger)), CRITERIA[1:7]
+    group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["", "Yes."]}
+    (given,) = (await score(made, body(rubric={"criteria": criteria}, groups=[group]))).groups
+    assert given.left_out
+    asked = RecomputeRequest.model_validate({"run": "r"})
+    (again,) = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    assert [one.reward for one in again.responses] == [one.reward for one in given.responses]
+    rules = RewardRules(reward=RewardOptions(mode="points"))
+    for response in given.responses:
+        recorded = RecordedReward(rules, response.reward, response.status, ResponseFacts(), True, None)
+        assert explain(recorded, [Criterion.model_validate(one) for one in criteria], response.verdicts).matches
 
 
 async def test_components_add_up_to_estimated_rewards_and_are_recomputed(ledger: SQLLedger) -> None:
