@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest
+from judge_server.scoring.explanation import RecordedReward, explain
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.recorded import recorded_page
 from rubric_store import SQLLedger
@@ -17,12 +18,13 @@ from rubric_store.ledger.rows import RunReportQuery, UseFilter
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import STEPPED, request
 from trainer_client.dropout import CriteriaSample, draw_sample
-from trainer_client.rewards import reward, reward_outcome
+from trainer_client.rewards import ResponseFacts, reward, reward_outcome
 from trainer_client.steps import step_deltas
 from trainer_client.trl.methods.base import ScoredResponse
 from trainer_client.trl.methods.srar import Srar
-from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardRequest, RubricDropout
+from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, Criterion, RewardOptions, RewardRequest, RubricDropout
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest
+from trainer_client.wire.rewards import RewardRules
 
 LINEAR = [mode for mode in PROTOCOLS_FOR if mode not in NOT_LINEAR]
 CRITERIA = [
@@ -197,15 +199,18 @@ async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_
         [part async for part in recompute(ledger, gate, project_id=PROJECT)]
 
 
-@pytest.mark.parametrize("saturated", [False, ["c1", "c2", "c3"]])
-async def test_a_response_that_says_nothing_is_recomputed_to_the_same_reward(ledger: SQLLedger, saturated: Any) -> None:
-    criteria = [{"id": f"c{n}", "description": f"Says {n}."} for n in range(6)]
-    asked = request("", "1 2 3", rubric={"criteria": criteria}, run="r", dropout={"keep": 0.5, "saturated": saturated})
-    (group,) = (await score(await scorer(SynchronousRecorder(ledger)), asked)).groups
-    recomputing = RecomputeRequest.model_validate({"run": "r"})
-    (again,) = [p async for p in recompute(ledger, recomputing, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
-    assert group.inclusion == 0.5
-    assert [one.reward for one in again.responses] == [one.reward for one in group.responses]
+async def test_rewards_of_a_group_with_an_empty_response_are_recomputed_and_explained(ledger: SQLLedger) -> None:
+    made, criteria = await scorer(SynchronousRecorder(ledger)), CRITERIA[1:7]
+    group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["", "Yes."]}
+    (given,) = (await score(made, body(rubric={"criteria": criteria}, groups=[group]))).groups
+    assert given.left_out
+    asked = RecomputeRequest.model_validate({"run": "r"})
+    (again,) = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    assert [one.reward for one in again.responses] == [one.reward for one in given.responses]
+    rules = RewardRules(reward=RewardOptions(mode="points"))
+    for response in given.responses:
+        recorded = RecordedReward(rules, response.reward, response.status, ResponseFacts(), True, None)
+        assert explain(recorded, [Criterion.model_validate(one) for one in criteria], response.verdicts).matches
 
 
 async def test_components_add_up_to_estimated_rewards_and_are_recomputed(ledger: SQLLedger) -> None:

@@ -209,6 +209,17 @@ async def test_recomputing_and_the_console_give_the_same_rewards(ledger: SQLLedg
                 assert ("counts as met" in told.sentence) == ("polite" in group.left_out)
 
 
+async def test_the_reward_of_an_empty_response_is_recomputed(ledger: SQLLedger) -> None:
+    made, dropout = await scorer(ledger), {"keep": 0.25, "saturated": ["polite"]}
+    groups = [{"id": f"g{n}", "prompt": "Is 7 prime?", "responses": ["", "It is even."]} for n in range(16)]
+    answer = await score(made, step(1, dropout=dropout) | {"groups": groups})
+    assert {bool(group.left_out) for group in answer.groups} == {True, False}
+    asked = RecomputeRequest.model_validate({"run": "r"})
+    parts = [p async for p in recompute(ledger, asked, project_id=PROJECT) if isinstance(p, RecomputedGroup)]
+    given_rewards = [[one.reward for one in group.responses] for group in answer.groups]
+    assert [[one.reward for one in group.responses] for group in parts] == given_rewards
+
+
 async def test_named_criteria_need_no_ledger() -> None:
     made = await scorer(None)
     answer = await score(made, step(0, groups=40, dropout={"keep": 0.5, "saturated": ["polite", "lies", "safe"]}))

@@ -90,12 +90,12 @@ def read_sample(
 ) -> CriteriaSample | None:
     """Return the sample behind the M verdicts on M criteria; None if none of them could be, or none was, left out.
 
-    A verdict of None is not known, and counts as one of the judge. `dropout` is the request's, if it is known; only
-    that of saturated criteria is needed.
+    A verdict of None is not known, and counts as one of the judge. So does one on a response that says nothing: the
+    criteria were drawn for the whole group. `dropout` is the request's, if it is known; only that of saturated criteria
+    is needed.
     """
     left_out = tuple([verdict is not None and verdict.status == "left_out" for verdict in verdicts])
-    by_judge = ("judge", "no_content")  # a response that says nothing was spared the call, not the draw
-    by_program = [verdict is not None and verdict.method not in by_judge for verdict in verdicts]
+    by_program = [verdict is not None and verdict.method not in ("judge", "no_content") for verdict in verdicts]
     if dropout is not None and dropout.saturated is not False:
         return CriteriaSample(_droppable(criteria, by_program, dropout), left_out, dropout.keep)
     if not any(left_out):

@@ -1,13 +1,16 @@
 """DRO in the trainer: the certainty of a frozen model, the gates, and the saved state."""
 
+import asyncio
 import dataclasses
 
 import pytest
 import torch
 
 from tests.trainer_client.trl.generating import Prompts, batch
+from tests.trainer_client.trl.judges import Trainer
 from tests.trainer_client.trl.methods.certain import certainties
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
+from trainer_client import Client
 from trainer_client.advantages import group_advantages
 from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
 from trainer_client.errors import InvalidRequest
@@ -29,12 +32,15 @@ ANSWER = [
     {"id": "fourteen", "description": "It says 14.", "verification": {"method": "contains", "all_of": ["14"]}},
     {"id": "final", "description": "It is final.", "verification": {"method": "contains", "all_of": ["Final"]}},
 ]
+NEVER = {"id": "never", "description": "-", "verification": {"method": "contains", "all_of": ["never said"]}}
 
 
 def reflecting(tmp_path, url, *texts, references=(REFERENCE, REFERENCE), rewards=(), reward=None, **given):
     # an untrained model's probabilities are all below the default clip
     options = {"variance_filter": False, "p_min": 0.0, "p_max": 1.0, **given.pop("method_options", {})}
-    data = dataset(given.pop("criteria", ANSWER), reference_answer=list(references))
+    columns = {"reference_answer": list(references), **given.pop("columns", {})}
+    data = dataset(given.pop("criteria", ANSWER), **columns)
+    data = data.rename_columns(given.pop("renamed", {}))
     made = trainer(
         tmp_path, url, data=data, method="dro", method_options=options, rewards=rewards, reward=reward,
         **{"num_generations": 4, "mask_truncated_completions": False, **given},
@@ -87,9 +93,55 @@ def test_the_judge_sees_only_the_final_answers(tmp_path, url):
     ]  # fmt: skip
 
 
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("3+4=7, doubled.\n</think>\nFinal answer: 14", "Final answer: 14"),
+        ("<think>\nIt is 14, the Final one.\n</think>\nno idea", "no idea"),
+        ("Is it 14? Finally", ""),  # it never stops thinking
+    ],
+)
+def test_the_judge_sees_the_final_answer_behind_a_block_that_the_chat_template_opens(tmp_path, url, said, answer):
+    made, words = reflecting(tmp_path, url), tokenizer()
+    words.chat_template = TEMPLATE
+    caller = Trainer([made.rubric_reward], processing_class=words)
+    asked, response = [{"role": "user", "content": "2*(3+4)"}], [{"role": "assistant", "content": said}]
+    asyncio.run(made.rubric_reward([asked], [response], rubric=[ANSWER], **caller.logs))
+    [row] = made.rubric_reward.last.rows
+    assert row.text == answer
+    assert row.answer.reward == float("14" in answer)
+
+
+def test_an_answer_that_a_rule_of_ones_own_finds_behind_such_a_block_is_judged(tmp_path, url):
+    made = reflecting(tmp_path, url, method_options={"answer_rule": lambda text: text.index("So ")})
+    said = "Is it 14?</think> Finally, no. So 14, Final"
+    asyncio.run(made.rubric_reward(["2*(3+4) <think>"], [said], rubric=[ANSWER]))
+    [row] = made.rubric_reward.last.rows
+    assert row.text == "Is it 14?</think> So 14, Final"
+    assert [verdict.score for verdict in row.answer.verdicts] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("one", "options"), [({"shadow": True}, {}), ({"kind": "process"}, {"kinds": ["point"]})], ids=["shadow", "kinds"]
+)
+@pytest.mark.parametrize("referenced", [False, True])
+def test_criteria_that_are_not_rewarded_close_no_gate(tmp_path, url, one, options, referenced):
+    criteria, reward = [*ANSWER, NEVER | one], RubricReward(url, preflight=False, **options)
+    columns = {}
+    if referenced:
+        with Client(url) as client:
+            published = client.publish_rubric(f"tests/gates-{'-'.join(one)}", criteria)
+        columns["rubric"] = [published.name] * 2
+    made = reflecting(tmp_path, url, criteria=criteria, reward=reward, columns=columns)
+    batch(made)
+    assert made._metrics["train"]["dro/accepted"] == [1.0]
+
+
 def test_a_group_that_fails_a_gate_gives_no_gradient(tmp_path, url):
-    never = [*ANSWER, {**ANSWER[0], "id": "never", "verification": {"method": "contains", "all_of": ["never said"]}}]
-    made = reflecting(tmp_path, url, criteria=never)
+    made = reflecting(tmp_path, url, criteria=[*ANSWER, NEVER])
     inputs = batch(made)
     assert inputs["completion_mask"].sum() == 0
     assert made._metrics["train"]["dro/coverage"] == [1.0]
@@ -97,8 +149,7 @@ def test_a_group_that_fails_a_gate_gives_no_gradient(tmp_path, url):
 
 
 def test_without_gates_such_a_group_gives_a_gradient(tmp_path, url):
-    never = [{**ANSWER[0], "verification": {"method": "contains", "all_of": ["never said"]}}]
-    made = reflecting(tmp_path, url, criteria=never, method_options={"gates": False})
+    made = reflecting(tmp_path, url, criteria=[NEVER], method_options={"gates": False})
     assert batch(made)["completion_mask"].sum() > 0
 
 
@@ -142,6 +193,18 @@ def test_a_reference_answer_is_tokenized_separately_from_the_reasoning(tmp_path)
     found = reflection.measure_certainty(model, words(prompt)["input_ids"], said, reference)
     expected = certainties(tmp_path, prompt, reasonings, "14", words)
     assert [one.certainty for one in found] == [pytest.approx(row, rel=1e-4) for row in expected]
+
+
+def test_a_reference_answer_may_have_another_name_in_the_dataset_as_the_reward_function_says(tmp_path, url):
+    renaming = RubricReward(url, preflight=False, columns={"reference_answer": "ideal"})
+    inputs = batch(reflecting(tmp_path, url, reward=renaming, renamed={"reference_answer": "ideal"}))
+    assert inputs["advantages"].tolist() == batch(reflecting(tmp_path, url))["advantages"].tolist()
+    assert inputs["advantages"].any()
+
+
+def test_a_reference_answer_that_the_judge_must_not_see_is_still_reflected_on(tmp_path, url):
+    hiding = RubricReward(url, preflight=False, columns={"reference_answer": None})
+    assert batch(reflecting(tmp_path, url, reward=hiding))["advantages"].any()
 
 
 @pytest.mark.parametrize("nothing", ["", "   ", None])

@@ -117,6 +117,14 @@ def test_criteria_of_referenced_rubrics_are_shown_too(tmp_path, url):
     assert made.rubric_reward.state() == {"pins": {"tests/scaffold": "tests/scaffold@1"}}
 
 
+@pytest.mark.parametrize(("column", "scaffolded"), [("items", 0.5), (None, 0.0)])
+def test_the_scaffold_shows_the_rubric_of_the_column_that_the_reward_function_names(tmp_path, url, column, scaffolded):
+    reward = RubricReward(url, mode="outcome", columns={"rubric": column})
+    made = scaffolding(tmp_path, url, data=dataset(PLAIN).rename_columns({"rubric": column or "rubric"}), reward=reward)
+    batch(made)
+    assert made._metrics["train"]["scaffold/prompts"] == [scaffolded]
+
+
 def test_rows_without_a_rubric_keep_their_prompt(tmp_path, url):
     data = dataset(PLAIN).remove_columns("rubric")
     made = scaffolding(tmp_path, url, data=data, reward=RubricReward(url, mode="outcome"))

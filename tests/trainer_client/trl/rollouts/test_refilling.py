@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, by_text, groups, response, rewarding, stream, summary
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, trainer, weights
-from trainer_client.trl import RubricReward
+from trainer_client import Client
+from trainer_client.trl import EvolvingRubrics, RubricReward
 from trainer_client.trl.rollouts.refilling import PromptStream
 
 pytestmark = pytest.mark.trl
@@ -128,6 +129,19 @@ def test_in_outcome_mode_the_judges_reward_decides_what_is_right(tmp_path, url):
         options={**DYNAMIC, "filter_metric": "accuracy"},
     )  # fmt: skip
     assert batch(trained)[1] == [2] * 4 + [1] * 4
+
+
+def test_rubrics_evolve_by_which_responses_of_the_last_round_are_right(tmp_path, url):
+    with Client(url) as client:
+        names = [client.publish_rubric(f"tests/refilled-{n}", CRITERIA[3:]).name for n in range(3)]
+    options = {**DYNAMIC, "filter_metric": "accuracy"}
+    rollouts = ByPrompt(MIXED, ALL_RIGHT, (WRONG, RIGHT, WRONG, WRONG))
+    trained = made(tmp_path, url, rollouts, data=dataset(prompts=3, rubric=names), options=options)
+    evolving = EvolvingRubrics(url, every_n_steps=100)
+    trained.add_callback(evolving)
+    assert batch(trained)[1] == [0] * 4 + [2] * 4
+    correct = {one["reference"]: one["correct"] for one in evolving.state()["groups"]}
+    assert correct[names[2]] == [False, True, False, False]
 
 
 SURE = ("It is 3+4=7.\nFinal answer: 14", "Who knows?\nFinal answer: 15", "Final answer: 14", "Or 7.\nFinal answer: 2")

@@ -197,10 +197,14 @@ class JudgedColumns:
                     'values the columns of your dataset, as in {"ground_truth": "answer"}'
                 )
 
+    def name_of(self, judged: str) -> str | None:
+        """Return the data set's name of a judged column; None if the judge must not see it."""
+        return self._names.get(judged, judged)
+
     @property
     def in_dataset(self) -> frozenset[str]:
         """The names of the judged columns in a data set that has them."""
-        return frozenset(name for column in COLUMNS if (name := self._names.get(column, column)) is not None)
+        return frozenset(name for column in COLUMNS if (name := self.name_of(column)) is not None)
 
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a data set's columns, with the judged ones under the judge's names.

@@ -19,7 +19,7 @@ from trainer_client.client.keywords import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
 from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.text.thinking import judged_content, opened_by
-from trainer_client.trl.scoring.results import ScoredRow
+from trainer_client.trl.scoring.results import ScoredRow, answer_is_right
 from trainer_client.wire import (
     Criterion,
     Group,
@@ -108,19 +108,16 @@ def merge_histories(shares: Sequence[GroupHistory], max_groups: int) -> GroupHis
     return GroupHistory(_newest(groups, max_groups), prompts)
 
 
-def evolvable_groups(
-    rows: Sequence[ScoredRow], correct: Sequence[bool | None], batch: int, first: int
-) -> list[SeenGroup]:
+def evolvable_groups(rows: Sequence[ScoredRow], batch: int, first: int) -> list[SeenGroup]:
     """Return the groups of one rank's rows whose rubrics can evolve: references without a version.
 
-    `correct` says for each of the N rows whether its answer is right, `batch` is the number of the generation batch,
-    and `first` the index of the first row among those of all ranks.
+    `batch` is the number of the generation batch, and `first` the index of the first row among those of all ranks.
     """
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         if isinstance(row.rubric, str) and can_evolve(row.rubric):
             places.setdefault(row.group, []).append(place)
-    return [_group(rows, own, correct, (batch, first + own[0])) for own in places.values()]
+    return [_group(rows, own, (batch, first + own[0])) for own in places.values()]
 
 
 def can_evolve(reference: str) -> bool:
@@ -128,12 +125,10 @@ def can_evolve(reference: str) -> bool:
     return not reference.startswith("sha256:") and not reference.partition("@")[2].isdecimal()
 
 
-def _group(
-    rows: Sequence[ScoredRow], own: Sequence[int], correct: Sequence[bool | None], place: tuple[int, int]
-) -> SeenGroup:
+def _group(rows: Sequence[ScoredRow], own: Sequence[int], place: tuple[int, int]) -> SeenGroup:
     row = rows[own[0]]
     group = Group.model_validate({**row.fields, "responses": [rows[one].response for one in own]})
-    return SeenGroup(str(row.rubric), place, group, tuple(correct[one] for one in own))
+    return SeenGroup(str(row.rubric), place, group, tuple([answer_is_right(rows[one]) for one in own]))
 
 
 def _merge_group(one: SeenGroup, other: SeenGroup) -> SeenGroup:

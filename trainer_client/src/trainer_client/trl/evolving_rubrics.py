@@ -113,10 +113,8 @@ class EvolvingRubrics(GenerationCallback):
             return {}
         reward = self._check_reward(generation.reward)
         rows = reward.last.rows if reward.last is not None else ()
-        known = generation.correct or [None] * len(generation.rewards)
-        own = known[generation.first : generation.first + len(rows)]
         self._batches += 1
-        groups = evolvable_groups(rows, own, self._batches, generation.first)
+        groups = evolvable_groups(rows, self._batches, generation.first)
         if not groups and not self._warned and not self._history.groups:
             self._warned = True
             logger.warning(

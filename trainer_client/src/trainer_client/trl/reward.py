@@ -536,6 +536,10 @@ class RubricReward:
         """The names of the columns that the judge sees, in a dataset that has them."""
         return self._columns.in_dataset
 
+    def column_of(self, judged: str) -> str | None:
+        """Return the dataset's name of a column that the judge sees, such as `rubric`; None if it must not see it."""
+        return self._columns.name_of(judged)
+
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, as JSON-compatible data: the pinned rubrics."""
         return {"pins": self._pins.state()}

@@ -465,7 +465,7 @@ def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> Rubri
         )
     by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy"
     by_accuracy = by_accuracy and reward.mode not in NEEDS_NO_RUBRIC | COMPARES_RESPONSES
-    reward.needs_criteria = method.stepwise or reward.mode == "stepwise" or by_accuracy
+    reward.needs_criteria = method.stepwise or method.uses_certainty or reward.mode == "stepwise" or by_accuracy
     reward.without_rubric = method.without_rubric
     return reward
 

@@ -19,7 +19,7 @@ from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import NO_ADVANTAGE, groups_of
 from trainer_client.trl.rollouts.certainty import CertaintyReader
 from trainer_client.trl.rollouts.generation import TOOL_MASK, GeneratedRows
-from trainer_client.trl.scoring.results import ScoredRow, SentResponse, judged_reward
+from trainer_client.trl.scoring.results import SentResponse, answer_is_right, judged_reward
 
 logger = logging.getLogger(__name__)
 
@@ -128,24 +128,13 @@ class VerdictReader:
                     rollout,
                     judged=before,
                     penalty=penalty,
-                    correct=_answer_is_right(row),
+                    correct=answer_is_right(row),
                     weight=weight,
                     components={} if row.answer is None else row.answer.components,
                     component_weights=row.component_weights,
                 )
             )
         return read
-
-
-def _answer_is_right(row: ScoredRow) -> bool | None:
-    """Whether all criteria of kind `answer` are satisfied; None if there are none, or if missing verdicts decide."""
-    answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer" and not criterion.shadow}
-    if not answers or row.answer is None:
-        return None
-    scores = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]
-    if any(score is not None and score < 1.0 for score in scores):
-        return False
-    return None if len(scores) < len(answers) or None in scores else True
 
 
 class StepReader:

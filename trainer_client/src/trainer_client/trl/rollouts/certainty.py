@@ -18,9 +18,10 @@ from trainer_client.errors import InvalidRequest
 from trainer_client.measures import rouge_l_f1
 from trainer_client.rows.tables import as_text
 from trainer_client.text.offsets import TokenOffsets
-from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning
+from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning, split_thinking
 from trainer_client.trl.methods import Rollout
 from trainer_client.trl.rollouts.generation import GeneratedRows
+from trainer_client.trl.scoring.results import ScoredRow
 
 
 class CertaintyReader:
@@ -44,7 +45,7 @@ class CertaintyReader:
             InvalidRequest: a reference answer is neither text nor a number; names the row.
         """
         read = self._with_scores(rollouts)
-        references = [_reference(place, row) for place, row in enumerate(generated.inputs)]
+        references = [self._reference(place, row) for place, row in enumerate(generated.inputs)]
         grouped = groupby(range(len(read)), key=lambda row: (tuple(generated.prompt_ids[row]), references[row]))
         for (prompt, reference), rows in grouped:
             answer = self._reflection.reference_tokens(reference)
@@ -64,24 +65,43 @@ class CertaintyReader:
         if reward is None:
             return [replace(rollout, scores=()) for rollout in rollouts]
         return [
-            replace(rollout, scores=row.answer and tuple(verdict.score for verdict in row.answer.verdicts))
+            replace(rollout, scores=_scores_that_count(row))
             for rollout, row in zip(rollouts, reward.last.rows, strict=True)
         ]
 
+    def _reference(self, place: int, row: Mapping[str, Any]) -> str:
+        reward = self._trainer.rubric_reward
+        column = None if reward is None else reward.column_of("reference_answer")  # the judge need not see it
+        try:
+            return reference_text(row.get(column or "reference_answer"))
+        except ValueError as error:
+            raise InvalidRequest(f"row {place}: {error}") from error
+
     def _answer_of(self, completion: Any) -> Any:
         if isinstance(completion, str):
-            return split_reasoning(completion, rule=self._rule).answer
+            return self._judged_text(completion)
         *before, last = completion
         if not isinstance(last.get("content"), str):
             return completion
-        return [*before, {**last, "content": split_reasoning(last["content"], rule=self._rule).answer}]
+        return [*before, {**last, "content": self._judged_text(last["content"])}]
+
+    def _judged_text(self, text: str) -> str:
+        """Return the answer, behind the thinking block that comes before it.
+
+        The service takes the block out, as from any response. If the prompt opens it, an answer alone would count as
+        thinking that never ends.
+        """
+        split, end = split_reasoning(text, rule=self._rule), split_thinking(text).answer_start
+        return text[:end] + split.answer if end <= split.answer_start else split.answer
 
 
-def _reference(place: int, row: Mapping[str, Any]) -> str:
-    try:
-        return reference_text(row.get("reference_answer"))
-    except ValueError as error:
-        raise InvalidRequest(f"row {place}: {error}") from error
+def _scores_that_count(row: ScoredRow) -> tuple[float | None, ...] | None:
+    """Return the scores of a row's criteria, without shadows and other kinds than are rewarded; None if unanswered."""
+    if row.answer is None:
+        return None
+    kinds = row.options.get("kinds")
+    ignored = {one.id for one in row.criteria or () if one.shadow or (kinds is not None and one.kind not in kinds)}
+    return tuple([verdict.score for verdict in row.answer.verdicts if verdict.criterion not in ignored])
 
 
 class FrozenPolicy:

@@ -164,7 +164,8 @@ class RolloutGenerator:
 
     def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> SampledBatch:
         trainer = self._trainer
-        rubrics = [row.get("rubric") for row in inputs]
+        column = trainer.rubric_reward.column_of("rubric")
+        rubrics = [None if column is None else row.get(column) for row in inputs]
         judged: list[tuple[Criterion, ...]] = self._run_coroutine(trainer.rubric_reward.criteria(rubrics))
         criteria = [tuple([one for one in each if not one.shadow]) for each in judged]  # the policy never sees shadows
         first, size = self.first(len(prompts)), self.group_size

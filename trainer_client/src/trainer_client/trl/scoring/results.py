@@ -114,6 +114,17 @@ def failed_to_reward(answer: ResponseReward | None) -> bool:
     return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZERO_POLICIES)
 
 
+def answer_is_right(row: ScoredRow) -> bool | None:
+    """Whether all criteria of kind `answer` are satisfied; None if there are none, or if missing verdicts decide."""
+    answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer" and not criterion.shadow}
+    if not answers or row.answer is None:
+        return None
+    scores = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]
+    if any(score is not None and score < 1.0 for score in scores):
+        return False
+    return None if len(scores) < len(answers) or None in scores else True
+
+
 def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
     """Return the kinds of failures of a row, without duplicates; `uncertain` if that alone cost its reward.
 
