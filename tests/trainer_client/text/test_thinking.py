@@ -339,6 +339,7 @@ def test_truncated_thinking_has_an_empty_answer():
         "Final answer\r",
         "✅ **My final answer:** 3",
         "> - Final answer: 3",
+        "Final answers: 3",
         "最终答案：3",
         "Respuesta final: 3",
     ],
@@ -351,7 +352,7 @@ def test_without_thinking_the_answer_begins_at_the_final_answer_line(line):
     "line",
     [
         "The final answer must be positive",
-        "final answers: 3",
+        "final answering: 3",
         "Her final answer: 3",
         "Answer: 3",
         "A: 3",
