@@ -210,7 +210,7 @@ class _RowBuilder:
                 continue
             shown = None if passages is None else json.dumps([one.model_dump() for one in passages])
             votes = [outcomes[digest] for digest in digests]
-            given = votes[0] if len(votes) == 1 else combine_votes(votes)
+            given = combine_votes(votes)
             verdict = rules.apply(given, method)
             failed, uncertain = isinstance(verdict, CallFailure), rules.is_uncertain(verdict, method)
             refused = None if verdict is given else verdict

@@ -70,7 +70,7 @@ def read_votes(
 ) -> wire.Verdict:
     """Return a verdict from the outcomes of its votes."""
     method = pending.method
-    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), method)
+    outcome = rules.apply(combine_votes(votes), method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(
@@ -222,7 +222,7 @@ def _count_by_rules(outcomes: Outcomes, groups: Sequence[PlannedGroup], rules: V
     uncertain = refused = 0
     for digests in asked:
         votes = [outcomes.by_digest[digest] for digest in digests]
-        given = votes[0] if len(votes) == 1 else combine_votes(votes)
+        given = combine_votes(votes)
         uncertain += rules.is_uncertain(given, "judge")
         refused += rules.apply(given, "judge") is not given
     return uncertain, refused

@@ -134,7 +134,7 @@ def scores_of(planned: PlannedResponse, outcomes: Outcomes) -> dict[str, float |
         if not pending.digests:
             continue
         votes = [outcomes.by_digest[digest] for digest in pending.digests]
-        verdict = votes[0] if len(votes) == 1 else combine_votes(votes)
+        verdict = combine_votes(votes)
         scores[pending.criterion] = None if isinstance(verdict, CallFailure) else verdict.score
     return scores
 
