@@ -1,7 +1,7 @@
 """`adjudge` processes forked from one that has imported the service: the import takes 1.8 s of processor time.
 
 Tests call `start`. Run as a program, this module is the process that the others are forked from; it reads requests from
-a socket, and ends when its standard input is closed.
+a socket, and ends, with those that still run, when its standard input is closed.
 """
 
 import atexit
@@ -149,6 +149,8 @@ def _fork_on_request(listener: socket.socket) -> str:
         while True:
             for key, _ in selector.select():
                 if key.fileobj == sys.stdin.fileno():
+                    for pid, _ in running.values():  # such as a server whose shell was killed
+                        os.kill(pid, signal.SIGTERM)
                     os._exit(0)
                 if key.fileobj is not listener:
                     pid, connection = running.pop(key.fd)
