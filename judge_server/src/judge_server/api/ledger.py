@@ -494,8 +494,8 @@ async def write_labels(
             message = "this is not the id of a verdict; take the id of GET /v1/verdicts unchanged"
             raise invalid_field(f"labels.{place}.verdict", message) from None
     try:
-        await store.set_labels(identity.project_id, given, identity.actor)
+        removed = await store.set_labels(identity.project_id, given, identity.actor)
     except LookupError as error:
         raise NotFound(f"No label was stored: {error.args[0]}.", title="Unknown verdict") from None
-    removed = sum(met is None for met in given.values())
-    return LabelReceipt(labeller=identity.actor, stored=len(given) - removed, removed=removed)
+    stored = sum(met is not None for met in given.values())
+    return LabelReceipt(labeller=identity.actor, stored=stored, removed=removed)
