@@ -331,6 +331,9 @@ class LedgerReader(RunReader, Protocol):
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
         """Return texts by digest, as JSON; those not stored are absent."""
 
+    async def short_texts(self, project_id: str, digests: Sequence[bytes], max_bytes: int) -> dict[bytes, str | None]:
+        """Return texts as `texts` does, with None for each that has more than `max_bytes`, plain or compressed."""
+
     async def verdicts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, VerdictRow]:
         """Return verdicts by the digest of their call; calls without a verdict are absent."""
 
