@@ -354,7 +354,8 @@ class Scorer:
         else:
             planned_by = prepared
             if isinstance(request, wire.VerdictRequest) and request.fresh and prepared is not None:
-                planned_by = _with_new_digests(prepared, secrets.token_hex(16))
+                # a repetition under an idempotency key has the same digests, so it finds the verdicts of the first
+                planned_by = _with_new_digests(prepared, (record_id or secrets.token_bytes(16)).hex())
             groups = await plan_groups(self.judge, planned_by, asked, rubrics, deadline, rewarded)
             rounds = [OneRound(group, asked.judging.on_decoy) for group in groups]
         return ScoringJob(
