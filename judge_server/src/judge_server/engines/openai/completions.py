@@ -328,13 +328,9 @@ class ChatCompletion(_ResponseModel):
         if not self._positions or place.position is None:
             return 0.0
         whole = frozenset().union(*_bare_spellings(token_choice))
+        begun = {spelling[:length] for spelling in whole for length in range(1, len(spelling))} - whole
         candidates = self._positions[place.position].top_logprobs
-        begun = [(_label_in(token), logprob) for token, logprob in candidates]
-        return math.fsum(
-            math.exp(logprob)
-            for label, logprob in begun
-            if label and label not in whole and any(spelling.startswith(label) for spelling in whole)
-        )
+        return math.fsum(math.exp(logprob) for token, logprob in candidates if _label_in(token) in begun)
 
     def why_invalid(self, at: int | None) -> str:
         """Say why the log-probabilities of a token are impossible; empty if they are possible or absent.
