@@ -24,15 +24,17 @@ def noisy(prompts, completions, **_):
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"steps_per_generation": 2}], ids=["every step samples", "two steps share samples"]
+    ("prompts", "checkpoint", "more"),
+    [(8, 2, {}), (8, 2, {"steps_per_generation": 2}), (3, 4, {}), (4, 4, {})],
+    ids=["every step samples", "two steps share samples", "within the second epoch", "between two epochs"],
 )
-def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, url, more):
-    data = dataset(prompts=6)
-    whole = trainer(tmp_path, url, data=data, rewards=[noisy], max_steps=4, **SETTINGS, **more)
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, url, prompts, checkpoint, more):
+    data = dataset(prompts=prompts)
+    whole = trainer(tmp_path, url, data=data, rewards=[noisy], max_steps=6, **SETTINGS, **more)
     whole.train()
-    again = trainer(tmp_path, url, data=data, rewards=[noisy], max_steps=4, **SETTINGS, **more)
-    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
-    assert again.state.global_step == 4
+    again = trainer(tmp_path, url, data=data, rewards=[noisy], max_steps=6, **SETTINGS, **more)
+    again.train(resume_from_checkpoint=str(tmp_path / "out" / f"checkpoint-{checkpoint}"))
+    assert again.state.global_step == 6
     assert torch.equal(weights(again.model), weights(whole.model))
     later = [{k: v for k, v in row.items() if "time" not in k and "_s" not in k} for row in whole.state.log_history]
     rewards = [row["rewards/noisy/mean"] for row in later if "rewards/noisy/mean" in row]

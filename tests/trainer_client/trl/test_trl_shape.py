@@ -17,6 +17,7 @@ from trainer_client.trl.methods import RubricGrpo
 pytestmark = pytest.mark.trl
 
 SIGNATURES = {
+    "_get_train_sampler": ["self", "dataset"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     "_generate_and_score_completions": ["self", "inputs"],
     "_compute_loss": ["self", "model", "inputs"],

@@ -3,6 +3,7 @@
 Each override wraps a call of TRL's own method:
 
 - `train`: ends the reports of measures with training.
+- `_get_train_sampler`: a resumed run continues with the order of its epoch.
 - `_generate`: chooses the prompts to generate from, and replaces groups during refilling.
 - `_calculate_rewards`: a response for which a required reward is missing has no reward.
 - `_generate_and_score_completions`: uses the method's advantages in place of TRL's, and leaves responses without a
@@ -18,7 +19,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch.utils.data import Sampler
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -143,6 +145,9 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     def ignore_metric(self, name: str, value: float) -> None:
         """Take the place of TRL's `log_metric` where only a part of a batch is judged, whose metrics mean nothing."""
+
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        return ResumableSampler(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self._refiller.active:
@@ -468,6 +473,32 @@ def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> Rubri
     reward.needs_criteria = method.stepwise or method.uses_certainty or reward.mode == "stepwise" or by_accuracy
     reward.without_rubric = method.without_rubric
     return reward
+
+
+class ResumableSampler(Sampler[int]):
+    """Draws each epoch's order as an uninterrupted run does.
+
+    TRL's sampler draws a new order each time it is iterated over. In a resumed run, it would begin again with the order
+    of the first epoch, whatever the epoch.
+
+    Args:
+        sampler: a sampler that draws the order of epoch n when it is iterated over for the n-th time.
+        epoch: returns the number of the epoch that begins or is resumed, from 0.
+    """
+
+    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
+        self._sampler, self._epoch, self._drawn = sampler, epoch, 0
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the indices of the epoch."""
+        for _ in range(self._drawn, self._epoch()):
+            next(iter(self._sampler), None)
+        self._drawn = self._epoch() + 1
+        return iter(self._sampler)
+
+    def __len__(self) -> int:
+        """Return the number of indices in an epoch."""
+        return len(self._sampler)
 
 
 class SkipEmptySteps(TrainerCallback):
