@@ -175,7 +175,7 @@ def _recommended(
         if number == best:
             return True
         moved = _differences({best: measured[best], number: measured[number]})[number]
-        return moved.quality.get(quality, UNDEFINED).high >= 0
+        return not moved.quality[quality].high < 0
 
     costs = {number: results[number].cost.get(cost, UNDEFINED).value for number in known if as_good(number)}
     priced = {number: value for number, value in costs.items() if not isnan(value)}
