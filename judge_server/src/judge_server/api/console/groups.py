@@ -127,7 +127,7 @@ class GroupView:
         whole: bool = False,
     ) -> None:  # fmt: skip
         self.group, self.whole = group, whole
-        self.order = order if order in (REWARD, *(f"c{slot}" for slot in range(len(group.names)))) else NUMBER
+        self.order = order if order in (REWARD, *(f"c{place}" for place in range(len(group.names)))) else NUMBER
         self.rows = rows if rows in (DIFFERING, RATE) else RUBRIC
         numbered = {one.number: one for one in group.responses}
         chosen = [numbered[number] for number in pair if number in numbered]
