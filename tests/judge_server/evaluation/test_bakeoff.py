@@ -1,6 +1,7 @@
 """Bake-offs: the Pareto front, and differences that are paired by item."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +76,14 @@ def test_the_cheapest_contender_that_is_not_shown_to_be_worse_is_recommended() -
     failing = bake_off(list(zip(names, (sides[0], sides[2], absent), strict=True)), "calls").results
     assert [one.recommended for one in failing] == [True, False, False]
     assert [one.recommended for one in bake_off([(names[0], "does not start")], "calls").results] == [False]
+
+
+def test_one_row_does_not_show_a_contender_to_be_worse() -> None:
+    sides = [
+        (Contender(name, name, {}), [replace(one, example=replace(one.example, row="r")) for one in given])
+        for name, given in (("dear", answers(1.0, 0.0, calls=3)), ("cheap", answers(1.0, 1.0, calls=2)))
+    ]
+    assert [one.recommended for one in bake_off(sides, "calls").results] == [False, True]
 
 
 def test_a_contender_without_a_verdict_is_a_row_with_a_reason() -> None:

@@ -104,9 +104,15 @@ def test_a_judge_that_fails_on_what_the_other_rewards_is_not_harmless() -> None:
 
 
 def test_a_judge_that_gives_the_same_rewards_is_harmless_even_if_all_are_equal() -> None:
+    groups = [group("g"), group("h")]
+    same = [one for each in groups for one in judged(each, [(1, 1)] * 3)]
+    assert not compare_judges(groups, same, same).exceeds(0.0)
+
+
+def test_one_group_shows_no_judge_to_be_harmless() -> None:
     one = group("g")
-    same = judged(one, [(1, 1)] * 3)
-    assert not compare_judges([one], same, same).exceeds(0.0)
+    same = judged(one, [(1, 1), (1, 0), (0, 0)])
+    assert "of one group" in compare_judges([one], same, same).exceeds(1.0)
 
 
 def test_criteria_that_programs_verify_keep_their_recorded_verdicts() -> None:

@@ -106,6 +106,15 @@ def test_rows_are_resampled_whole() -> None:
     assert tuple(found) == (0.5, 0.0, 1.0)
 
 
+def test_one_row_has_no_interval_however_many_judgements_it_has() -> None:
+    rows, labels = ["a"] * 4, np.array([True, False, True, False])
+    bootstrap = RowBootstrap([*rows, "b"])
+    right, wrong = (VerdictArrays(labels, said, said.astype(float)) for said in (labels, ~labels))
+    found = [bootstrap.mean(rows, [1.0, 0.0, 1.0, 1.0]), *bootstrap.differences(rows, wrong, right).values()]
+    assert [one.value for one in found[:3]] == [0.75, 1.0, 1.0]
+    assert all(math.isnan(one.low) and math.isnan(one.high) for one in found)
+
+
 def test_every_resample_has_both_labels_if_the_judgements_have() -> None:
     labels = np.arange(20) == 0
     weights = RowBootstrap(range(20)).weights(range(20), labels)

@@ -174,8 +174,8 @@ def _recommended(
     def as_good(number: int) -> bool:
         if number == best:
             return True
-        moved = _differences({best: measured[best], number: measured[number]})[number]
-        return moved.quality.get(quality, UNDEFINED).high >= 0
+        moved = _differences({best: measured[best], number: measured[number]})[number].quality.get(quality, UNDEFINED)
+        return not isnan(moved.value) and not moved.high < 0
 
     costs = {number: results[number].cost.get(cost, UNDEFINED).value for number in known if as_good(number)}
     priced = {number: value for number, value in costs.items() if not isnan(value)}

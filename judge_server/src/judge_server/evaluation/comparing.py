@@ -224,7 +224,9 @@ class JudgeComparison(NamedTuple):
 
         The advantage of a share of at most `most_flipped` of the responses, in [0, 1], may change.
         """
-        if not self.advantage_flipped.high <= most_flipped:
+        if math.isnan(self.advantage_flipped.high):
+            return "all responses with a reward are of one group, which does not show how others would change"
+        if self.advantage_flipped.high > most_flipped:
             return (
                 f"{self.advantage_flipped.value:.0%} of the advantages change their sign, vanish or appear (95% "
                 f"interval up to {self.advantage_flipped.high:.0%}; at most {most_flipped:.0%} are allowed)"

@@ -35,7 +35,7 @@ _CELLS = 4_000_000
 
 
 class Estimate(NamedTuple):
-    """A figure and its interval; nan if undefined."""
+    """A figure and its interval; nan if undefined, as is the interval of a figure of one row."""
 
     value: float
     low: float
@@ -149,12 +149,15 @@ class RowBootstrap:
     def weights(self, rows: Sequence[Hashable], labels: Bools | None = None) -> Floats:
         """Return the weight of each judgement in each resample; shape (resamples, n).
 
-        A resample in which these judgements have no weight, or not both labels, is drawn again for them alone.
+        A resample in which these judgements have no weight, or not both labels, is drawn again for them alone. Weights
+        are nan if all judgements are of one row, which shows nothing about how much rows differ.
         """
         places = np.array([self._place[row] for row in rows], dtype=int)
+        own, rows_of_part = np.unique(places, return_inverse=True)
+        if len(own) == 1:
+            return np.full((self.resamples, len(places)), np.nan)
         weights = self._counts[:, places]
         both = labels is not None and bool(labels.any()) and not bool(labels.all())
-        own, rows_of_part = np.unique(places, return_inverse=True)
         while True:
             lacking = weights.sum(axis=1) == 0
             if both and labels is not None:

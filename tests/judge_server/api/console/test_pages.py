@@ -106,6 +106,23 @@ async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded
     ]
 
 
+async def test_a_ranked_group_has_a_row_for_each_opponent(recorded: httpx2.AsyncClient) -> None:
+    sent = request("Yes.", "No.", "7 is odd.", run="ranked", reward={"mode": "ranking"})
+    answer = (await post(recorded, sent)).json()
+    listed = await page(recorded, "responses", run="ranked")
+    text = checked(await recorded.get(links(listed, "group")[0].partition("#")[0]))
+    rows = text[text.index("<tbody>") : text.index("</tbody>")].split("<tr")[2:]
+    assert [re.findall(r"<bdi>(\w+)</bdi>", row) for row in rows] == [["beats_0"], ["beats_1"], ["beats_2"]]
+    assert not [one["description"] for one in CRITERIA if one["description"] in "".join(rows)]
+    told = [{v["criterion"]: v for v in one["verdicts"]} for one in answer["groups"][0]["responses"]]
+    for opponent, row in enumerate(rows):
+        cells = row.split("<td>")[1:]
+        assert [place for place, cell in enumerate(cells) if cell.startswith("–")] == [opponent]
+        for own, cell in zip(told, cells, strict=True):
+            verdict = own.get(f"beats_{opponent}")
+            assert verdict is None or f"{verdict['probability']:.2f}" in cell
+
+
 async def test_a_group_quotes_the_passages_that_a_verdict_was_asked_on(recorded: httpx2.AsyncClient) -> None:
     told = "Nothing happened that day. " * 40 + "Herons <nest> in alders. " + "Nothing happened that day. " * 40
     rubric = {

@@ -80,6 +80,13 @@ def test_longer_responses_are_no_finding_unless_they_are_rewarded_more() -> None
     assert found(history(length=level(200), pull=0.8)) == {}
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_jump_is_no_larger_change_than_its_values_differ(sign: int) -> None:
+    line = trend([Point(step, float(sign * (step >= 10))) for step in range(20)])
+    assert line is not None
+    assert line.change == sign
+
+
 def test_too_few_steps_give_no_trend() -> None:
     assert found(history(8, reward=ramp(0, 1, 0, 8), shadow=ramp(1, 0, 0, 8))) == {}
 

@@ -26,6 +26,7 @@ from judge_server.scoring.recorded import storable_text
 from judge_server.scoring.rewards import effective_weights, step_rewards
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter
 from trainer_client.dropout import read_sample
+from trainer_client.ranking import compared_with
 from trainer_client.steps import WHOLE_RESPONSE
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.rewards import RewardRules
@@ -38,13 +39,13 @@ RUBRIC, DIFFERING, RATE = "rubric", "differing", "rate"
 
 
 class MatrixRow(NamedTuple):
-    """A criterion in the matrix: its place in the rubric, its id, itself if the rubric is known, and its verdicts.
+    """A criterion in the matrix: its place in `Group.names`, its id, itself if the rubric has it, and its verdicts.
 
     `differs` tells whether the verdicts on it differ between the responses, or between the two that are compared. A
     verdict is None if a response was not judged by the criterion.
     """
 
-    slot: int
+    place: int
     name: str
     criterion: Criterion | None
     verdicts: tuple[Verdict | None, ...]
@@ -66,18 +67,12 @@ class Group(NamedTuple):
     gathered: bool = False
 
     @property
-    def slots(self) -> int:
-        """The number of verdicts of a response."""
-        return max(len(one.verdicts) for one in self.responses)
-
-    def criterion(self, slot: int) -> Criterion | None:
-        """The criterion of a verdict."""
-        criteria = self.responses[0].criteria or ()
-        return criteria[slot] if len(criteria) == self.slots else None
-
-    def name(self, slot: int) -> str:
-        """The id of the criterion of a verdict."""
-        return next(one.verdicts[slot].criterion for one in self.responses if slot < len(one.verdicts))
+    def names(self) -> list[str]:
+        """The ids that verdicts have, in the order of the rubric; of a ranking, in that of the opponents."""
+        names = list(dict.fromkeys(name for one in self.responses for name in one.by_criterion))
+        if self.responses[0].record.request.mode == "ranking":
+            names.sort(key=lambda name: compared_with(name) or 0)
+        return names
 
     @property
     def has_declared(self) -> bool:
@@ -132,7 +127,7 @@ class GroupView:
         whole: bool = False,
     ) -> None:  # fmt: skip
         self.group, self.whole = group, whole
-        self.order = order if order in (REWARD, *(f"c{slot}" for slot in range(group.slots))) else NUMBER
+        self.order = order if order in (REWARD, *(f"c{place}" for place in range(len(group.names)))) else NUMBER
         self.rows = rows if rows in (DIFFERING, RATE) else RUBRIC
         numbered = {one.number: one for one in group.responses}
         chosen = [numbered[number] for number in pair if number in numbered]
@@ -147,8 +142,8 @@ class GroupView:
             return responses
         if self.order == REWARD:
             return tuple(sorted(responses, key=lambda one: _descending(one.reward)))
-        slot = int(self.order.removeprefix("c"))
-        return tuple(sorted(responses, key=lambda one: _descending(_strength(_verdict(one, slot)))))
+        name = self.group.names[int(self.order.removeprefix("c"))]
+        return tuple(sorted(responses, key=lambda one: _descending(_strength(one.by_criterion.get(name)))))
 
     @property
     def shown(self) -> tuple[ShownResponse, ...]:
@@ -159,11 +154,12 @@ class GroupView:
     def matrix(self) -> tuple[MatrixRow, ...]:
         """A row for each criterion, in order."""
         responses, rows = self.responses, []
-        for slot in range(self.group.slots):
-            verdicts = tuple([_verdict(one, slot) for one in responses])
-            compared = [_verdict(one, slot) for one in self.pair] if self.pair else verdicts
+        criteria = {one.id: one for one in self.group.responses[0].criteria or ()}
+        for place, name in enumerate(self.group.names):
+            verdicts = tuple([one.by_criterion.get(name) for one in responses])
+            compared = [one.by_criterion.get(name) for one in self.pair] if self.pair else verdicts
             outcomes = {outcome_of(verdict) for verdict in compared if verdict is not None}
-            rows.append(MatrixRow(slot, self.group.name(slot), self.group.criterion(slot), verdicts, len(outcomes) > 1))
+            rows.append(MatrixRow(place, name, criteria.get(name), verdicts, len(outcomes) > 1))
         if self.rows == DIFFERING:
             rows.sort(key=lambda row: not row.differs)
         elif self.rows == RATE:
@@ -181,10 +177,6 @@ class GroupView:
             "whole": 1 if self.whole else None,
         }
         return group_address(self.group.responses[0].record.response, **(settings | changed))
-
-
-def _verdict(response: ShownResponse, slot: int) -> Verdict | None:
-    return response.verdicts[slot] if slot < len(response.verdicts) else None
 
 
 def _strength(verdict: Verdict | None) -> float | None:

@@ -90,6 +90,11 @@ class ShownResponse:
         """A verdict on each criterion, in the order of the rubric."""
         return tuple(recorded_verdicts(self.record))
 
+    @cached_property
+    def by_criterion(self) -> dict[str, Verdict]:
+        """Its verdicts by the id of the criterion; of a ranking, by that of the comparison."""
+        return {verdict.criterion: verdict for verdict in self.verdicts}
+
     @property
     def slots(self) -> tuple[int, ...]:
         """The slot of each verdict."""

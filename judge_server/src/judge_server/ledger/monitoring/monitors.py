@@ -42,7 +42,7 @@ class Trend(NamedTuple):
 
     Attributes:
         series: the points.
-        change: what the line changes by from the first step to the last.
+        change: what the line changes by from the first step to the last, at most as much as the points differ.
         z: the slope divided by its standard error, which comes from the residuals.
     """
 
@@ -72,7 +72,8 @@ def trend(series: Sequence[Point]) -> Trend | None:
     spread = sum(w * (t - mean) ** 2 for w, t in zip(weights, steps, strict=True))
     error = math.sqrt(max(0.0, left) / (len(series) - 2) / spread)
     z = slope / error if error > ROUNDING else math.copysign(math.inf, slope) if abs(slope) > ROUNDING else 0.0
-    return Trend(series, slope * (steps[-1] - steps[0]), z)
+    seen = max(values) - min(values)  # at a jump, the line rises by more than any of the values differ
+    return Trend(series, max(-seen, min(seen, slope * (steps[-1] - steps[0]))), z)
 
 
 def _line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
