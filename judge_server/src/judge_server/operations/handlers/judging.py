@@ -50,6 +50,7 @@ from trainer_client.wire.operations import (
     CHUNK_DEADLINE_S,
     DiscriminateOperation,
     EvaluateOperation,
+    LabelledGroup,
     PairedGroup,
     ScoreOperation,
 )
@@ -297,21 +298,20 @@ class EvaluateHandler(SummingHandler):
         """Split a request as the other handlers do; refuse a label of a criterion that is not judged."""
         assert isinstance(request, EvaluateOperation)
         options, chunks = await super().split(project_id, request)
-        sent = [group for chunk in chunks for group in cast("dict[str, Any]", chunk.body)["groups"]]
         rubric: RubricContent | str | None = None
         known = {HOLISTIC}
-        for index, (group, body) in enumerate(zip(request.groups, sent, strict=True)):
-            own = group.rubric or request.rubric
-            if isinstance(own, str):
-                own = str(body.get("rubric") or options["rubric"])  # pinned
-            if own != rubric and request.judging.protocol != "likert":
-                known = {one.id for one in await self.criteria(project_id, own)}
-                rubric = own
-            for place, labels in enumerate(group.labels):
-                try:
-                    read_labels(labels, known, f"groups.{index}.labels.{place}")
-                except ValueError as error:
-                    raise InvalidOperationError(str(error)) from None
+        for chunk in chunks:
+            await asyncio.sleep(0)  # checking all of them takes long
+            body = cast("dict[str, Any]", chunk.body)
+            for index, sent in enumerate(body["groups"], body["first"]):
+                group = request.groups[index]
+                own = group.rubric or request.rubric
+                if isinstance(own, str):
+                    own = str(sent.get("rubric") or options["rubric"])  # pinned
+                if own != rubric and request.judging.protocol != "likert":
+                    known = {one.id for one in await self.criteria(project_id, own)}
+                    rubric = own
+                _check_labels(group, index, known)
         return options, chunks
 
     async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
@@ -347,6 +347,14 @@ class EvaluateHandler(SummingHandler):
             for one in result["verdicts"]
         ]
         return await asyncio.to_thread(summary_of, measured)
+
+
+def _check_labels(group: LabelledGroup, index: int, known: set[str]) -> None:
+    for place, labels in enumerate(group.labels):
+        try:
+            read_labels(labels, known, f"groups.{index}.labels.{place}")
+        except ValueError as error:
+            raise InvalidOperationError(str(error)) from None
 
 
 _SHOWN_CHARACTERS = 200
