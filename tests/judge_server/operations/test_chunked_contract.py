@@ -176,6 +176,14 @@ async def test_a_chunk_that_cannot_be_done_fails_the_operation_and_a_retry_does_
     assert (await harness.operations.retry(PROJECT, id_)).revision == done.revision
 
 
+async def test_a_problem_is_stored_without_the_characters_that_no_database_stores(harness: OperationsHarness) -> None:
+    harness.kind.raises[0] = FatalChunkError("the model's server said: \0, \ud800")
+    harness.kind.release(1)
+    failed = await harness.until(await harness.submitted(1))
+    assert failed.problem == "1 of 1 parts failed; the last said: the model's server said: \ufffd, \ufffd"
+    assert harness.kind.begun[0] == 1
+
+
 @pytest.mark.parametrize("error", [RetryableChunkError("the judge failed"), RuntimeError("a mistake")])
 async def test_a_chunk_is_retried_a_limited_number_of_times(harness: OperationsHarness, error: Exception) -> None:
     harness.kind.raises[0] = error

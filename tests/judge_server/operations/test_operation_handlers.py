@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.operations.handlers import judging
-from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.handlers.base import (
+    FatalChunkError,
+    InvalidOperationError,
+    RetryableChunkError,
+    ServiceUnavailableError,
+)
 from judge_server.operations.handlers.judging import (
     CHUNK_RESPONSES,
     LOG_INTERVAL_S,
@@ -24,7 +29,7 @@ from judge_server.ports.operations import WILL_RETRY_HEADER
 from rubric_store.operations.rows import MAX_ATTEMPTS, ChunkRef, LeasedChunk
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricVersion
-from trainer_client.wire.operations import ScoreOperation
+from trainer_client.wire.operations import EvaluateOperation, ScoreOperation
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
@@ -228,3 +233,22 @@ async def test_a_rubric_is_looked_up_once_however_many_groups_name_it() -> None:
     body: Any = chunks[0].body
     assert options["rubric"] == "team/a@1"
     assert [group["rubric"] for group in body["groups"]] == ["team/a@1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("rubric", "protocol", "label", "known"),
+    [("team/a", "binary", "typo", "a"), (RUBRIC, "binary", "typo", "a"), (RUBRIC, "likert", "a", "overall")],
+)
+async def test_a_label_of_a_criterion_that_is_not_judged_is_refused(
+    rubric: Any, protocol: str, label: str, known: str
+) -> None:
+    asked = EvaluateHandler(clients(lambda _: httpx2.Response(500)), NoRubrics(), None)  # type: ignore[arg-type]
+
+    def request(*labels: str) -> EvaluateOperation:
+        groups = [{"id": "q", "prompt": "?", "responses": ["Yes!"], "labels": [{name: True}]} for name in labels]
+        judging = {"protocol": protocol}
+        return EvaluateOperation.model_validate({"rubric": rubric, "judging": judging, "groups": groups})
+
+    await asked.split("p", request(known, known))
+    with pytest.raises(InvalidOperationError, match=rf"groups\.1\.labels\.0: .* no criterion '{label}'.* has {known}"):
+        await asked.split("p", request(known, label))

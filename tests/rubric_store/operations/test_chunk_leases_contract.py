@@ -68,6 +68,7 @@ async def test_uncounted_attempts_are_not_limited(kept: FixedClockOperations) ->
 
 async def test_a_chunk_whose_workers_keep_dying_fails(kept: FixedClockOperations) -> None:
     await kept.create(new())
+    await kept.requeue(await claimed(kept, 0), "away", delay_s=0, outcome=ChunkOutcome(), counts=False)
     for number in range(MAX_ATTEMPTS):
         assert (await claimed(kept, 0, at=100 * number)).last_attempt is (number == MAX_ATTEMPTS - 1)
     kept.at = later(10_000)

@@ -159,6 +159,26 @@ async def test_generators_read_no_files_of_the_server(client: AsyncClient) -> No
         await client.submit(request)
 
 
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"prefix": "Team A/"}, "inputs.0: with the prefix 'Team A/', its rubric could not be published"),
+        ({"prefix": "a" * 199}, "its rubric could not be published"),
+        ({"prefix": "team/", "name": "diff/a"}, "'team/' and the name 'diff/a', its .* 'diff' after a slash"),
+        ({"parameters": {"min_criteria": 9, "max_criteria": 3}}, "min_criteria is 9, above max_criteria 3"),
+        ({"generator": "gate", "parameters": {"kept": 9}}, "kept is 9, above max_criteria 8"),
+    ],
+)
+async def test_inputs_that_can_give_no_published_rubric_are_refused(
+    client: AsyncClient, changed: dict[str, Any], problem: str
+) -> None:
+    row = {"question": "Is 7 prime?", "reference_answer": "Yes."} | {n: v for n, v in changed.items() if n == "name"}
+    request = {"kind": "generate_rubrics", "generator": "points", "inputs": [row]} | changed
+    request.pop("name", None)
+    with pytest.raises(InvalidRequest, match=problem):
+        await client.submit(request)
+
+
 async def test_published_rubrics_are_validated_and_the_findings_are_stored(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

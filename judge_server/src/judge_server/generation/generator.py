@@ -31,6 +31,7 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
     create_model,
+    model_validator,
 )
 
 from judge_server.generation.validity import VALIDITY_PROMPTS, judge_items, validity_metadata
@@ -165,6 +166,15 @@ class Parameters(BaseModel):
     answer_tokens: int = Field(default=2_000, ge=16, le=32_768)
     rubric_tokens: int = Field(default=1200, ge=16, le=32_768)
     validity: bool = True
+
+    @model_validator(mode="after")
+    def _bounds_can_be_met(self) -> Self:
+        most = getattr(self, "max_criteria", None)
+        for name in ("min_criteria", "kept"):
+            least = getattr(self, name, None)
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"{name} is {least}, above max_criteria {most}; no rubric can have both")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

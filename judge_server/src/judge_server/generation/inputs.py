@@ -96,7 +96,7 @@ def _read_line(line: bytes, generator: Generator[Any, Any], folder: Path) -> Seq
 
 def run_input(generator: Generator[Any, Any], identity: EngineIdentity, row: InputRow, *, line: int = 1) -> RunInput:
     """Return the input that a row is for a generator and a model; the row's files must be loaded."""
-    content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
+    content = _content_digest(row)
     source = source_digest(row.source)
     made_by = [
         generator.kind,
@@ -108,8 +108,16 @@ def run_input(generator: Generator[Any, Any], identity: EngineIdentity, row: Inp
     ]
     fingerprint = json.dumps(made_by, sort_keys=True, ensure_ascii=False)
     key = hashlib.sha256(f"{fingerprint}\0{content}".encode()).hexdigest()
-    name = row.rubric_name or f"{generator.kind}/{content[:SHORT_DIGEST]}"
-    return RunInput(line, row, key, source, split_of(source), name)
+    return RunInput(line, row, key, source, split_of(source), row.rubric_name or default_name(generator.kind, row))
+
+
+def default_name(kind: str, row: InputRow) -> str:
+    """The name of a rubric whose input gives it none: the generator and a digest of the input."""
+    return f"{kind}/{_content_digest(row)[:SHORT_DIGEST]}"
+
+
+def _content_digest(row: InputRow) -> str:
+    return hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 async def make_record(

@@ -35,6 +35,7 @@ from judge_server.operations.service import (
     Operations,
 )
 from judge_server.ports import Identity, OperationStore, identity_context
+from judge_server.scoring.recorded import storable_text
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from trainer_client.wire.operations import Operation, OperationKind
 
@@ -157,18 +158,18 @@ class ChunkRunner:
         if error is None:
             accepted = await self._persist(lambda: self._store.complete(work, execution.result()))
             return "done" if accepted else "lost"
+        is_expected = isinstance(error, FatalChunkError | RetryableChunkError)
+        problem = storable_text(str(error) if is_expected else f"{type(error).__name__}: {error}")
         if isinstance(error, FatalChunkError):
-            await self._persist(lambda: self._store.fail(work, str(error)))
+            await self._persist(lambda: self._store.fail(work, problem))
             return "failed"
         delay_s = min(MAX_CHUNK_RETRY_DELAY_S, self._retry_delay_s * 2.0 ** (work.attempt - 1))
         counts = not isinstance(error, ServiceUnavailableError)
         if not counts:
             delay_s = self._unavailable_retry_delay_s
-        if isinstance(error, RetryableChunkError):
-            problem, outcome = str(error), error.outcome
-        else:
+        outcome = error.outcome if isinstance(error, RetryableChunkError) else ChunkOutcome()
+        if not is_expected:
             log.error("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk, exc_info=error)
-            problem, outcome = f"{type(error).__name__}: {error}", ChunkOutcome()
         await self._persist(lambda: self._store.requeue(work, problem, delay_s=delay_s, outcome=outcome, counts=counts))
         return "retry" if counts else "unavailable"
 

@@ -205,7 +205,7 @@ class ChunkLeases(OperationsDatabase):
                 "announced_at": None,
                 "due_at": await self.timestamp(connection) + timedelta(seconds=delay_s),
                 "attempts": work.attempt if counts else work.attempt - 1,
-                "problem": problem,
+                "problem": problem if counts else None,  # otherwise it is not why the chunk fails
             }
             await connection.execute(update(chunks).where(_in_chunk(work.ref)).values(requeued))
             values = values_after_attempt(operation, outcome)

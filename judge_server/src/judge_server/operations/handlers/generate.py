@@ -16,11 +16,11 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from judge_server.errors import EngineStartError
 from judge_server.generation.generator import Generator, InputRow
-from judge_server.generation.inputs import make_record, run_input
+from judge_server.generation.inputs import default_name, make_record, run_input
 from judge_server.generation.kinds import open_generator
 from judge_server.generation.results import split_of
 from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_version, kind_of
@@ -36,10 +36,12 @@ from judge_server.ports import Engine, EngineIdentity, RubricSource, RubricValid
 from judge_server.scoring.rubrics import find_rubric
 from rubric_store.operations.rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
 from rubric_store.rubrics.rows import CriterionValidity
-from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion
+from trainer_client.wire import Criterion, Lineage, NewRubricName, RubricContent, RubricVersion
 from trainer_client.wire.operations import GenerateOperation, ValidateOperation
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.verdicts import Usage
+
+_NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
 
 CHUNK_PARAMETER = "operation_chunk"
 """The name of the chunk among the lineage parameters of a revised rubric."""
@@ -321,6 +323,14 @@ def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[
             raise InvalidOperationError(f"inputs.{index}: {error}") from None
         for chunk_row in generator.inputs_of(row):
             name = chunk_row.rubric_name
+            try:
+                _NAME.validate_python(request.prefix + (name or default_name(generator.kind, chunk_row)))
+            except ValidationError as error:
+                named = "" if name is None else f" and the name {name!r}"
+                raise InvalidOperationError(
+                    f"inputs.{index}: with the prefix {request.prefix!r}{named}, its rubric could not be published: "
+                    f"{field_errors(error.errors())[0].message}"
+                ) from None
             if (before := contents.setdefault(chunk_row.canonical, index)) != index:
                 raise InvalidOperationError(
                     f"inputs.{index}: its content is the same as that of inputs.{before}; remove one of them"

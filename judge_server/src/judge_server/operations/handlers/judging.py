@@ -14,13 +14,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, JsonValue
 
+from judge_server.evaluation.labelled import read_labels
 from judge_server.evaluation.measuring.separation import LabelledPrompt, separation_summary
+from judge_server.judging.questions import HOLISTIC
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
-from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.handlers.base import (
+    FatalChunkError,
+    InvalidOperationError,
+    RetryableChunkError,
+    ServiceUnavailableError,
+)
 from judge_server.operations.worker_tokens import TOKEN_LIFETIME_S
 from judge_server.ports import OperationStore, RubricSource
 from judge_server.ports.operations import MAX_PAGE_RESULTS, WILL_RETRY_HEADER
@@ -43,6 +50,7 @@ from trainer_client.wire.operations import (
     CHUNK_DEADLINE_S,
     DiscriminateOperation,
     EvaluateOperation,
+    LabelledGroup,
     PairedGroup,
     ScoreOperation,
 )
@@ -184,6 +192,13 @@ class JudgingHandler:
         assert isinstance(request, ScoreOperation | EvaluateOperation | DiscriminateOperation)
         return await split_groups(self.rubrics, project_id, request)
 
+    async def criteria(self, project_id: str, rubric: RubricContent | str | None) -> Sequence[Criterion]:
+        """The criteria of a rubric or reference; none for a mode without a rubric."""
+        if rubric is None:
+            return ()
+        found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self.rubrics, project_id, rubric)
+        return found.criteria
+
     async def judge(
         self, work: LeasedChunk, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT]
     ) -> GroupsAnswerT:
@@ -279,6 +294,26 @@ class EvaluateHandler(SummingHandler):
     labels.
     """
 
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Split a request as the other handlers do; refuse a label of a criterion that is not judged."""
+        assert isinstance(request, EvaluateOperation)
+        options, chunks = await super().split(project_id, request)
+        rubric: RubricContent | str | None = None
+        known = {HOLISTIC}
+        for chunk in chunks:
+            await asyncio.sleep(0)  # checking all of them takes long
+            body = cast("dict[str, Any]", chunk.body)
+            for index, sent in enumerate(body["groups"], body["first"]):
+                group = request.groups[index]
+                own = group.rubric or request.rubric
+                if isinstance(own, str):
+                    own = str(sent.get("rubric") or options["rubric"])  # pinned
+                if own != rubric and request.judging.protocol != "likert":
+                    known = {one.id for one in await self.criteria(project_id, own)}
+                    rubric = own
+                _check_labels(group, index, known)
+        return options, chunks
+
     async def run_chunk(self, work: LeasedChunk) -> ChunkOutcome:
         """Judge a chunk."""
         groups = [dict(group) for group in work.body["groups"]]
@@ -314,6 +349,14 @@ class EvaluateHandler(SummingHandler):
         return await asyncio.to_thread(summary_of, measured)
 
 
+def _check_labels(group: LabelledGroup, index: int, known: set[str]) -> None:
+    for place, labels in enumerate(group.labels):
+        try:
+            read_labels(labels, known, f"groups.{index}.labels.{place}")
+        except ValueError as error:
+            raise InvalidOperationError(str(error)) from None
+
+
 _SHOWN_CHARACTERS = 200
 """Characters of a criterion's description in each result."""
 
@@ -341,7 +384,7 @@ class DiscriminateHandler(SummingHandler):
         rubrics = [group.rubric or request.rubric for group in groups]
         criteria: dict[str, list[dict[str, Any]]] = {}
         for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
-            criteria[name] = await self._criteria(work.ref.project_id, rubric)
+            criteria[name] = [_shown(one) for one in await self.criteria(work.ref.project_id, rubric)]
         answer = await self.judge(work, request, RewardAnswer)
         fingerprint = fingerprint_of(answer)
         results: list[dict[str, Any]] = []
@@ -354,16 +397,6 @@ class DiscriminateHandler(SummingHandler):
             })  # fmt: skip
         return ChunkOutcome(results, answer.usage, {"failed": _unscored(answer)})
 
-    async def _criteria(self, project_id: str, rubric: RubricContent | str | None) -> list[dict[str, Any]]:
-        """What a result says of the criteria of a rubric; nothing for a mode without one."""
-        if rubric is None:
-            return []
-        found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self.rubrics, project_id, rubric)
-        return [
-            {"id": one.id, "kind": one.kind, "weight": one.weight, "description": one.description[:_SHOWN_CHARACTERS]}
-            for one in found.criteria
-        ]
-
     async def summary(self, work: LeasedChunk) -> dict[str, JsonValue]:
         """Compare all rewards."""
         labelled = [
@@ -375,6 +408,11 @@ class DiscriminateHandler(SummingHandler):
             async for result in self.results(work.ref)
         ]
         return await asyncio.to_thread(separation_summary, labelled)
+
+
+def _shown(one: Criterion) -> dict[str, Any]:
+    """What a result says of a criterion."""
+    return {"id": one.id, "kind": one.kind, "weight": one.weight, "description": one.description[:_SHOWN_CHARACTERS]}
 
 
 def _rubric_name(rubric: RubricContent | str | None) -> str:
