@@ -79,8 +79,8 @@ if not OPTIONS_ONLY:
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge
     from rubric_store import CalibrationStore
-    from rubric_store.calibrations import check_calibration_name
     from trainer_client.wire import JudgingOptions, UncertainBand
+    from trainer_client.wire.names import require_name
 
 Result = TypeVar("Result")
 
@@ -120,7 +120,7 @@ def calibrate(
     It is measured on every row by maps that were fitted without that row. A service applies it once
     ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score worse is not stored.
     """
-    check_calibration_name(name)
+    require_name(name, "a calibration")
     if error is not None and (uncertain_band is not None or threshold == "balanced"):
         raise ValueError("--error chooses the band around a fixed --threshold; leave out --uncertain-band and balanced")
     asked = judging_options({"protocol": protocol, **options})
@@ -239,7 +239,7 @@ def cascade(
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
     if name is not None:
-        check_calibration_name(name)
+        require_name(name, "a calibration")
     asked = judging_options({"protocol": protocol, **options})
     band, why = None, ""
     labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
@@ -321,7 +321,7 @@ def panel(
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
     if name is not None:
-        check_calibration_name(name)
+        require_name(name, "a calibration")
     asked = judging_options({"protocol": protocol, **options})
     if len(judge) < 2:
         raise ValueError("a panel has at least two judges; repeat --judge")
