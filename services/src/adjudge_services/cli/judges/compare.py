@@ -15,7 +15,15 @@ from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, AskingEngines, DatasetArgument, JsonOption, MeasuredRows, Report
+from adjudge_services.cli.options import (
+    Asking,
+    AskingEngines,
+    DatasetArgument,
+    JsonOption,
+    MeasuredRows,
+    Report,
+    UsageError,
+)
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
@@ -73,7 +81,7 @@ def bakeoff(
     """
     contenders = combinations(judge, axes)
     if len(contenders) < 2:
-        exit_with_error(
+        raise UsageError(
             "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
@@ -133,7 +141,7 @@ def compare(
     """
     run = _run_of(a if on is None else on)
     if run is None:
-        exit_with_error(f"--on is {on!r}; write run:NAME, or let A be run:NAME")
+        raise UsageError(f"--on is {on!r}; write run:NAME, or let A be run:NAME")
     sides = ((a, a_template, a_calibration), (b, b_template, b_calibration))
     for side in sides:
         _check_side(run, *side)
@@ -172,10 +180,10 @@ def _check_side(run: str, judge: str, template: str | None, calibration: str | N
     """Exit with the reason if a judge is neither a run nor an engine URL, or if a run is to be judged otherwise."""
     if _run_of(judge) is not None:
         if (template, calibration) != (None, None):
-            exit_with_error(f"{judge} is judged already; give adjudge reverify the template, or take an engine URL")
+            raise UsageError(f"{judge} is judged already; give adjudge reverify the template, or take an engine URL")
     elif "://" not in judge:
         new = f"{run}/{judge}"
-        exit_with_error(
+        raise UsageError(
             f"{judge!r} is neither run:NAME nor an engine URL. A service's judge judges the run again by: adjudge "
             f"reverify {run} --verdicts all --judge {judge} --into {new}; then compare run:{run} run:{new}"
         )

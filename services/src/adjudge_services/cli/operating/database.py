@@ -21,7 +21,7 @@ from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption
+from adjudge_services.cli.options import JsonOption, UsageError
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
@@ -137,7 +137,7 @@ def purge(
     Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
     """
     if run is None and older_than is None:
-        exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
+        raise UsageError("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
         [
             "everything" if run is None else f"run {run!r}",

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line
+from adjudge_services.cli.options import JsonOption, UsageError
+from adjudge_services.cli.output import err, out, print_json, print_line
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire.tenants import SCOPES
 
@@ -55,7 +55,7 @@ class LimitOptions:
             return Limits.model_validate({**before.model_dump(), **changed})
         except ValidationError as error:
             wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
-            exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
+            raise UsageError(f"--{wrong.field.replace('_', '-')}: {wrong.message}") from None
 
 
 def create(
@@ -158,11 +158,11 @@ def create_key(
 ) -> None:
     """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
     if not scopes:
-        exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
+        raise UsageError(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        exit_with_error(f"there is no scope {unknown[0]!r}; use one of {', '.join(SCOPES)}")
+        raise UsageError(f"there is no scope {unknown[0]!r}; use one of {', '.join(SCOPES)}")
     if not label.isprintable() or len(label) > 200:
-        exit_with_error("--label must be one line of at most 200 characters")
+        raise UsageError("--label must be one line of at most 200 characters")
     expires = None if expires_in is None else datetime.now(UTC) + timedelta(days=expires_in)
     new_key = make_key()
     wanted = sorted(set(scopes))
