@@ -35,6 +35,11 @@ def findings_url(code: str = "") -> str:
     return _section("findings", code)
 
 
+def formats_url() -> str:
+    """Return the address of the page that shows the formats of rubrics."""
+    return _section("formats", "")
+
+
 def setting_url(variable: str) -> str:
     """Return the address of the section about a setting, such as ADJUDGE_PORT."""
     return _section("settings", variable.lower())
