@@ -115,7 +115,7 @@ def test_yaml_that_breaks_the_rules_is_refused(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", '{"nonsense": 1}', '[{"nonsense": 1}]'])
 def test_an_unknown_format_gives_the_page_of_formats_and_does_not_list_them(text: str) -> None:
-    with pytest.raises(FormatError, match="unknown format.*; the formats are shown at .*formats") as error:
+    with pytest.raises(FormatError, match=r"unknown format.*; the formats are shown at .*formats") as error:
         read_document(text)
     assert len(str(error.value)) < 250
 

@@ -88,6 +88,14 @@ def test_omitted_limits_stay_and_none_removes_a_limit() -> None:
     assert "project.created" in changes
 
 
+def test_times_and_headers_of_projects_stay_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("projects", "create", "b")
+    monkeypatch.setattr(out, "width", 80)
+    listed = adjudge("projects", "list").stdout
+    assert re.search(r"^b +\d{4}-\d\d-\d\d \d\d:\d\dZ ", listed, re.MULTILINE)
+    assert "…" not in listed
+
+
 @pytest.mark.processes
 def test_a_service_that_requires_keys_enforces_scopes_and_counts_requests() -> None:
     assert "refusing to start with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
@@ -115,7 +123,7 @@ def test_a_service_that_requires_keys_enforces_scopes_and_counts_requests() -> N
     assert all(key[21:] not in said for key in (score, write, of_b, metrics))
     assert "Traceback" not in said
     listed = run("projects", "list")
-    assert re.search(r"default │ [^│]+ │ 1 │ - │ [1-9]", listed), listed
+    assert re.search(r"default \S+ \S+Z 1 - [1-9]", listed), listed
     assert f"key {write[4:20]}" in run("audit", "--subject", "team/a@1")
 
 

@@ -88,10 +88,9 @@ def list_projects(as_json: JsonOption = False) -> None:
         today = datetime.now(UTC).date()
         return [(project, await tenants.used_tokens(project.id, today)) for project in await tenants.projects()]
 
-    table = Table(
-        "project", "created", "weight", "requests a minute", "tokens today", "daily limit", "tokens total", "limit"
-    )
-    table.columns[1].overflow = "fold"
+    table = Table(Column("project", overflow="fold"), Column("created", no_wrap=True), box=None, pad_edge=False)
+    for name in ("weight", "requests a minute", "tokens today", "daily limit", "tokens total", "limit"):
+        table.add_column(name, justify="right", overflow="fold")
     found = with_tenants(read)
     if as_json:
         print_json(
@@ -133,9 +132,9 @@ def audit(
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for name in ("time", "project", "actor", "action", "subject", "before", "after"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in ("time", "action"))
     for row in rows:
         change = [escape(_short_digest(side)) for side in (row.before, row.after)]
         table.add_row(format_time(row.at), row.project_id, escape(row.actor), row.action, escape(row.subject), *change)
