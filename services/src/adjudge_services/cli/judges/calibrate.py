@@ -31,7 +31,7 @@ from adjudge_services.cli.options import (
     UsageError,
     usage_errors,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_json, print_metrics
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_json, print_metrics
 from trainer_client.wire import VerdictRequest
 
 if not OPTIONS_ONLY:
@@ -435,7 +435,8 @@ def show_calibration(
         )
     if figures["difference"]["balanced_accuracy"].high < 0 and len(set(verdicts.rows)) >= FEWEST_ROWS:
         out.print("The threshold decides worse than before; --threshold balanced fits it, too.", style="yellow")
-    own = f"{len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
+    criteria = pluralize(len(calibration.by_criterion), "criterion", "criteria")
+    own = f"{pluralize(len(calibration.by_kind), 'kind')} and {criteria}"
     out.print(f"{method}, with maps of their own for {own}")
     if error is not None and calibration.uncertain_band is not None:
         low, high = calibration.uncertain_band
@@ -445,7 +446,7 @@ def show_calibration(
         )
     print_metrics(
         {
-            column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
+            column: {HEADINGS.get(name, name): format_estimate(one) for name, one in figures[column].items()}
             for column in ("raw", "calibrated", "difference")
         }
     )

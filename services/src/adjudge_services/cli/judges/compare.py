@@ -24,7 +24,7 @@ from adjudge_services.cli.options import (
     Report,
     UsageError,
 )
-from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
+from adjudge_services.cli.output import exit_with_error, file_name, out, pluralize, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
 
@@ -86,12 +86,13 @@ def bakeoff(
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
     labelled_by, examples = load_examples(dataset, rows)
+    rows_used = len({one.row for one in examples})
     answered = asyncio.run(judge_contenders(contenders, examples, asking))
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
         "data set": f"{file_name(Path(dataset))}{'' if rows.half == 'all' else f', half {rows.half}'}",
         "labels by": labelled_by,
-        "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
+        "examples": f"{pluralize(len(examples), 'example')} from {pluralize(rows_used, 'row')}",
         "measured": measured_now(),
         "machine": str(this_machine()),
     }
@@ -295,7 +296,8 @@ def show_comparison(found: JudgeComparison, title: str, most_flipped: float) -> 
         high = found.advantage_flipped.high
         out.print(f"[bold green]Harmless on this sample[/]: at most {high:.1%} of the advantages change.")
     out.print(f"[bold]{escape(title)}[/]")
-    counts = f"{found.groups} groups, {found.responses} responses, {found.verdicts} verdicts"
+    counted = ((found.groups, "group"), (found.responses, "response"), (found.verdicts, "verdict"))
+    counts = ", ".join(pluralize(number, noun) for number, noun in counted)
     out.print(f"{counts}; without a reward: {found.unscored_a} → {found.unscored_b}")
     figures = (
         ("advantages that change sign, vanish or appear", found.advantage_flipped),

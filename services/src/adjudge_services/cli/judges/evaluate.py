@@ -334,7 +334,7 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
             f"probability were right ({divided.n:,} verdicts of {divided.parts})"
         )
     if 0 < whole.rows < FEW_ROWS:
-        out.print(f"Only {whole.rows} rows: the intervals are too narrow.", style="yellow")
+        out.print(f"Only {pluralize(whole.rows, 'row')}: the intervals are too narrow.", style="yellow")
     for title, part in (
         ("labels between 0 and 1", evaluation.grades),
         ("first wrong step", evaluation.steps),

@@ -29,7 +29,7 @@ from adjudge_services.cli.options import (
     input_argument,
     keep_input,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_line, print_refused_lines
 from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import RewardOptions, RewardRequest
@@ -223,7 +223,7 @@ def measure(
     found = estimate_measures(problems, ks=ks)
     counts = count_alignment(problems) if steps else None
     save_figures(found, {"alignment": counts}, output, plot, file.name)
-    out.print(figures_table(found, f"{file.name}: {len(problems)} problems"))
+    out.print(figures_table(found, f"{file.name}: {pluralize(len(problems), 'problem')}"))
     if counts is not None:
         print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
     print_refused_lines(file, refused | failed)
@@ -307,7 +307,8 @@ def measure_run(
     about = {"responses": read.responses, "without_reward": read.without_reward, "without_text": read.without_text}
     title = wanted.run or "(no run)"
     save_figures(found, {**about, "steps": by_step}, output, plot, title)
-    out.print(figures_table(found, f"{title}: {len(problems)} problems, {read.responses} responses"))
+    counts = f"{pluralize(len(problems), 'problem')}, {pluralize(read.responses, 'response')}"
+    out.print(figures_table(found, f"{title}: {counts}"))
     if len(by_step) > 1:
         out.print(steps_table(read.by_step, ks))
     if read.without_reward:
@@ -380,7 +381,7 @@ def show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | No
         "failed": len(compared.failed),
     }
     save_figures(found, counts, output, plot, title)
-    out.print(figures_table(found, f"{title}: {counts['pairs']} pairs"))
+    out.print(figures_table(found, f"{title}: {pluralize(counts['pairs'], 'pair')}"))
     if compared.unmatched:
         err.print(f"{compared.unmatched} prompts are on one side only and were left out")
     for reason in compared.failed:

@@ -121,7 +121,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the fil
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
         exit_with_error(f"no backup was made: {error}")
-    print_line(escape(f"wrote {file}, {size} bytes"))
+    print_line(escape(f"wrote {file}, {size:,} bytes"))
 
 
 def purge(

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
 from adjudge_services.cli.options import RubricNameArgument, UsageError, format_option, input_argument
-from adjudge_services.cli.output import exit_with_error, file_name, out, warn
+from adjudge_services.cli.output import exit_with_error, file_name, out, pluralize, warn
 
 if not OPTIONS_ONLY:
     from adjudge_services.cli.rubrics.files import with_store
@@ -179,7 +179,8 @@ async def retire_version(
 def print_version(version: RubricVersion, *, added: bool, has_extras: bool) -> None:
     """Print what became of a published version."""
     what = "published" if added else "unchanged:"
-    out.print(f"{what} {escape(version.reference)}  {version.digest[:19]}…  {len(version.criteria)} criteria")
+    criteria = pluralize(len(version.criteria), "criterion", "criteria")
+    out.print(f"{what} {escape(version.reference)}  {version.digest[:19]}…  {criteria}")
     if version.retirement:
         out.print(f"[yellow]this version is retired[/]: {escape(version.retirement.reason)}")
     elif has_extras and not added:
