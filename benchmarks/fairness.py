@@ -154,7 +154,7 @@ def main() -> None:
     for share, chosen in (("all", {}), ("three quarters", {"ADJUDGE_RUN_ENGINE_CALLS": str(SHARED)})):
         with running_service(ENGINE, ADJUDGE_QUEUE_CALLS=str(2 * FLOOD_CALLS), **chosen) as (url, _):
             rows += asyncio.run(neighbours(url, given.light, share))
-    publish("fairness", f"A light run alone, and while another has {FLOOD_CALLS:,} calls in the queue", rows)
+    publish("fairness", f"A light run alone, and beside another that sends {FLOOD_CALLS:,} calls at once", rows)
     with running_service(BUSY_ENGINE) as (url, _):
         rows = asyncio.run(deadlines(url, given.deadlines))
     publish("deadlines", f"{SENDERS} senders at once on an engine that is too slow for them", rows)

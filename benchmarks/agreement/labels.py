@@ -176,7 +176,8 @@ def table(curves: Curves) -> list[dict[str, Any]]:
         for most in LABELS[-2:]:
             whole = [own for own in by_task.values() if most in own]
             known = [k for k in (0, *LABELS) if k <= most]
-            shown |= {f"mean of {len(whole)}": {k: float(np.mean([own[k] for own in whole])) for k in known}}
+            if whole:
+                shown |= {f"mean of {len(whole)}": {k: float(np.mean([own[k] for own in whole])) for k in known}}
         for task, own in shown.items():
             cells = {"no label" if not k else f"{k}": f"{own[k]:.2f}" if k in own else "" for k in (0, *LABELS)}
             rows.append({"figure": name.replace("_", " "), "task": task, **cells})

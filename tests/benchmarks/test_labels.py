@@ -45,6 +45,12 @@ def test_a_small_task_is_measured_with_the_labels_that_it_can_spare() -> None:
     assert set(curves["brier"]["small"]) == {0, 8, 16}
 
 
+def test_there_is_no_mean_over_tasks_where_no_task_has_enough_labels() -> None:
+    few = table(measure_labels([drawn("few", 40, 1.0, 0.0)], draws=1))
+    assert few
+    assert [row["task"] for row in few if row["task"] != "few"] == []
+
+
 def test_a_band_promises_nothing_for_a_judge_at_chance() -> None:
     at_chance = drawn("chance", 200, 0.0, 0.0)
     noise = np.random.default_rng(3).random(200)

@@ -17,9 +17,12 @@ def adjudge(*arguments: object, exit_code: int | None = None, **options: Any) ->
 
 
 def failure_of(result: Result) -> str:
-    """Check that a command failed with status 1, and return what it said on standard error in one line."""
-    assert result.exit_code == 1, result.output
-    return " ".join(result.stderr.split())
+    """Check that a command failed, and return what it said on standard error in one line.
+
+    Where its options are wrong, it has shown its usage and its status is 2; else its status is 1.
+    """
+    assert result.exit_code == (2 if result.stderr.startswith("Usage: ") else 1), result.output
+    return " ".join(result.stderr.replace("│", " ").split())
 
 
 def outcome(*arguments: object) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from rubric_store.database import upsert
 from rubric_store.repository import BaseRepository
 from rubric_store.schema import UTCDateTime, declare, key, required
 from rubric_store.tenants.rows import DEFAULT_PROJECT
+from trainer_client.wire.names import require_name
 
 calibrations = declare(
     "judge_calibrations",
@@ -37,17 +38,7 @@ calibration_aliases = declare(
 """One row per alias of a name: the version that it points to."""
 
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
-
-
-def check_calibration_name(name: str) -> None:
-    """Raise `ValueError` for a name that references cannot have."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name[:80]!r} cannot name a calibration; begin with a lower-case letter or a digit, continue with those, "
-            "'.', '_' and '-', at most 64 characters"
-        )
 
 
 class CalibrationVersion(NamedTuple):
@@ -69,7 +60,7 @@ class CalibrationStore(BaseRepository):
         Raises:
             ValueError: the name is invalid.
         """
-        check_calibration_name(name)
+        require_name(name, "a calibration")
         digest = "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         async with self._begin() as connection:
             same = select(calibrations).where(calibrations.c.name == name, calibrations.c.digest == digest)

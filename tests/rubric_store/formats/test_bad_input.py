@@ -113,6 +113,13 @@ def test_yaml_that_breaks_the_rules_is_refused(text: str, says: str) -> None:
         read_document(text)
 
 
+@pytest.mark.parametrize("text", ["nonsense", "[]", '{"nonsense": 1}', '[{"nonsense": 1}]'])
+def test_an_unknown_format_gives_the_page_of_formats_and_does_not_list_them(text: str) -> None:
+    with pytest.raises(FormatError, match=r"unknown format.*; the formats are shown at .*formats") as error:
+        read_document(text)
+    assert len(str(error.value)) < 250
+
+
 @pytest.mark.parametrize("format", [None, *FORMATS])
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 100_000, "- " * 100_000, "\ufeff", "\x00", "3", "null", '""']

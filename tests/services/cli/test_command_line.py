@@ -131,6 +131,46 @@ def test_an_invalid_setting_is_reported_with_its_name_and_where_it_is_documented
         assert "hunter2" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("measure", "give either a file of responses or --run NAME"),
+        ("measure FILE --k some", "--k is 'some'"),
+        ("measure FILE --against absent.jsonl", "--against: the file absent.jsonl does not exist"),
+        ("score FILE --rubric absent.json", "--rubric: the file absent.json does not exist"),
+        ("score FILE --column promt=question", "did you mean 'prompt'?"),
+        ("score FILE --output absent/rewards.jsonl", "cannot be written"),
+        ("recompute r --output rewards.parquet", "name a file that ends in .jsonl"),
+        ("evaluate FILE", "give one data set and the judge"),
+        ("evaluate FILE --judge scripted://yes --labels absent.jsonl", "does not exist"),
+        ("bakeoff FILE --judge scripted://yes", "a bake-off needs two"),
+        ("attack --judge scripted://yes --data FILE --rubric FILE", "leave out --rubric"),
+        ("calibrate FILE --judge scripted://yes --name Two", "'Two' cannot name a calibration; use lower-case"),
+        ("panel FILE --judge scripted://yes", "a panel has at least two judges"),
+        ("judges compare run:a b", "neither run:NAME nor an engine URL"),
+        ("templates show absent.j2", "there is no template 'absent.j2'"),
+        ("rubrics export", "give either the rubrics to export or --prefix"),
+        ("rubrics lint FILE --format toml", "'toml' is unknown; use one of native, yaml"),
+        ("rubrics import FILE --format toml", "'toml' is unknown; use one of native, yaml"),
+        ("rubrics tag a b --clear", "--clear takes no tags"),
+        ("rubrics diff a", "name two versions of a rubric"),
+        ("rubrics validate", "give either the rubrics to judge or --prefix"),
+        ("operations submit evaluate --options [", "--options is not JSON"),
+        ("plan FILE --rollout-s 1", "give both --rollout-s and --update-s"),
+        ("ledger purge", "say what to delete"),
+        ("keys create --scope write", "there is no scope 'write'"),
+        ("projects create b --weight heavy", "--weight"),
+    ],
+)
+def test_misuse_of_options_shows_the_usage_and_exits_with_2(command: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.jsonl"
+    file.write_text("{}\n")
+    result = adjudge(*command.replace("FILE", str(file)).split(), exit_code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("Usage: ")
+    assert says in failure_of(result)
+
+
 def test_an_invalid_port_is_reported_by_its_option() -> None:
     result = adjudge("serve", "--port", "99999", exit_code=2)
     assert "--port" in result.stderr

@@ -31,6 +31,7 @@ from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.drift import Baseline, drift_between, verdicts_of
 from trainer_client.wire import VerdictAnswer, VerdictRequest
 from trainer_client.wire.judges import JudgeLease, JudgeSleep, JudgeWeights, RestingState, WeightsChange
+from trainer_client.wire.names import NAME_PATTERN
 
 log = logging.getLogger("adjudge")
 
@@ -38,7 +39,7 @@ router = api_router("judges", "judges:write", prefix="/v1/judges")
 
 Name = Annotated[
     str,
-    Path(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="The judge's name.", examples=["default"]),
+    Path(pattern=NAME_PATTERN, description="The judge's name.", examples=["default"]),
 ]
 _RESPONSES = problem_responses(404, 413, 422)
 _OTHERS = "another project"

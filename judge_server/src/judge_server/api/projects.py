@@ -18,6 +18,7 @@ from judge_server.api.service import required, service_of
 from judge_server.auth.administration import administered_project, create_key, require_administrator
 from judge_server.errors import NotFound, invalid_field
 from judge_server.ports import KeyAdministration, ProjectAdministration
+from trainer_client.wire.names import NAME_PATTERN
 from trainer_client.wire.tenants import (
     ApiKey,
     ApiKeyList,
@@ -35,14 +36,12 @@ router = api_router("project", "read")
 projects_router = api_router("project", "projects:write", prefix="/v1/projects")
 keys_router = api_router("project", "admin", prefix="/v1/keys")
 
-ProjectId = Annotated[
-    str, Path(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="The project's name.", examples=["team-math"])
-]
+ProjectId = Annotated[str, Path(pattern=NAME_PATTERN, description="The project's name.", examples=["team-math"])]
 OtherProject = Annotated[
     str | None,
     Query(
         description="Another project than the key's own; needs the scope `projects:write` as well.",
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=NAME_PATTERN,
         examples=["team-math"],
     ),
 ]

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from judge_server.ports import CallFailure, JudgeResult
 from trainer_client.wire import Criterion, JudgingProtocol, UncertainBand
 from trainer_client.wire.criteria import CriterionKind
+from trainer_client.wire.names import Name
 
 SATISFIED_THRESHOLD = 0.5
 """The lowest calibrated probability that counts as yes."""
@@ -204,7 +205,7 @@ class StoredCalibration(Fitted):
         fingerprint: the fingerprint of the judge with this calibration; None if a service's judge was fitted by name.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Name
     version: Annotated[int, Field(ge=1)]
     judge: Annotated[str, Field(min_length=1)]
     model: str

@@ -23,10 +23,13 @@ from rubric_store.formats.documents import (
 )
 from rubric_store.formats.published import graded, lines, lists, promptfoo
 from rubric_store.formats.rows import candidates, normalise, split_rows
-from rubric_store.formats.table import EXPECTED, FORMATS, RubricFormat, check_format
+from rubric_store.formats.table import FORMATS, RubricFormat, check_format
 from rubric_store.formats.yaml_format import parse_yaml
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
+from trainer_client.wire.problems import formats_url
+
+_ADVICE = f"the formats are shown at {formats_url()}"
 
 
 def describe(value: object) -> str:
@@ -203,7 +206,7 @@ def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocu
         changes: Changes = []
         return _with_changes(read(text, changes), changes)
     if known is None and syntax is None:
-        raise FormatError.of(f"unknown format; {EXPECTED}", 1)
+        raise FormatError.of(f"unknown format; {_ADVICE}", 1)
     return parse_json(text)
 
 
@@ -223,7 +226,7 @@ def read_value(value: object, format: RubricFormat | None) -> RubricDocument:
     nested, inner, found = _locate(value, format)
     path = (*path, *nested)
     if found is None:
-        message = f"unknown format: it is {describe(value)}; {EXPECTED}"
+        message = f"unknown format: it is {describe(value)}; {_ADVICE}"
         raise InvalidValueError.at(path, message)
     changes: Changes = []
     try:

@@ -187,10 +187,6 @@ FORMATS: Final[dict[RubricFormat, Format]] = {
 }
 """All formats. Those with `is_clear` are tried in this order."""
 
-EXPECTED = "expected " + ", ".join(
-    f"{one.shape} ({'native, yaml' if one is _NATIVE else name})" for name, one in FORMATS.items() if name != "yaml"
-)
-
 WRITTEN_FORMATS: Final = tuple([name for name, one in FORMATS.items() if one.write is not None])
 """The formats that can be written; the others are only read."""
 

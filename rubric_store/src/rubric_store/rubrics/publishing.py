@@ -23,6 +23,7 @@ from rubric_store.rubrics.rows import CriterionValidity, RubricValidation
 from rubric_store.rubrics.tables import rubric_tags, rubric_versions, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
+from trainer_client.wire.names import ALLOWED, RUBRIC_NAME_PATTERN
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rubrics import MAX_TAGS
 
@@ -106,10 +107,8 @@ def check_name(name: str) -> None:
         _NAME.validate_python(name)
     except ValidationError as error:
         problem = error.errors()[0]
-        if problem["type"] == "value_error":
-            why = str(problem["ctx"]["error"])
-        else:
-            why = "use lower-case letters, digits, '.', '_' and '-', in parts separated by '/', at most 200 characters"
+        reserved = problem["type"] == "value_error"
+        why = str(problem["ctx"]["error"]) if reserved else ALLOWED[RUBRIC_NAME_PATTERN]
         shown = name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}… ({len(name)} characters)"
         raise ValueError(f"{shown!r} cannot name a rubric; {why}") from None
 

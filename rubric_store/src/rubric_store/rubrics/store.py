@@ -70,6 +70,7 @@ from trainer_client.wire import (
     TagSet,
     parse_reference,
 )
+from trainer_client.wire.names import ALIAS_PATTERN, ALLOWED
 from trainer_client.wire.problems import field_errors
 
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
@@ -115,10 +116,7 @@ def _check_alias(alias: str) -> None:
         problem = error.errors()[0]
         if problem["type"] == "value_error":
             raise ValueError(str(problem["ctx"]["error"])) from None
-        raise ValueError(
-            f"{alias[:64]!r} is not a valid alias; begin with a lower-case letter, continue with letters, digits, '.', "
-            "'_' and '-', at most 64 characters"
-        ) from None
+        raise ValueError(f"{alias[:64]!r} is not a valid alias; {ALLOWED[ALIAS_PATTERN]}") from None
 
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")

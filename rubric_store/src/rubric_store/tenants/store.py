@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,6 +24,7 @@ from rubric_store.repository import (
 )
 from rubric_store.tenants.rows import ApiKeyRecord, TokenUsage
 from rubric_store.tenants.tables import api_keys, ended_sessions, project_usage, projects
+from trainer_client.wire.names import require_name
 from trainer_client.wire.tenants import (
     ApiKey,
     ApiKeyList,
@@ -33,11 +33,7 @@ from trainer_client.wire.tenants import (
     Limits,
     Project,
     ProjectList,
-    ProjectName,
 )
-
-_PROJECT_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
-
 
 _LIMITS = [projects.c[name] for name in Limits.model_fields]
 _CLOCK_TOLERANCE = timedelta(hours=1)
@@ -55,7 +51,7 @@ class TenantStore(BaseRepository):
         Raises:
             ValueError: the name is invalid, or the project exists.
         """
-        check_project(project_id)
+        require_name(project_id, "a project")
         project = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
         async with self._begin() as connection:
             row = {"project_id": project_id, "created_at": project.created_at, **limits.model_dump()}
@@ -249,17 +245,6 @@ class TenantStore(BaseRepository):
         rows, cursor = take_page(found, limit, lambda row: to_cursor(row.entry.hex()))
         entries = [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
         return AuditTail(entries=tuple(entries), next_cursor=cursor)
-
-
-def check_project(project_id: str) -> None:
-    """Raise `ValueError` for an invalid project name."""
-    try:
-        _PROJECT_NAME.validate_python(project_id)
-    except ValidationError:
-        raise ValueError(
-            f"{project_id[:64]!r} cannot name a project; use lower-case letters, digits, '.', '_' and '-', beginning "
-            "with a letter or a digit, at most 64 characters"
-        ) from None
 
 
 async def _lock_project(connection: AsyncConnection, project_id: str) -> Project:

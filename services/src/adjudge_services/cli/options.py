@@ -4,6 +4,8 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,23 @@ JUDGING = "Judging"
 REWARD = "Reward"
 OUTPUT = "Output"
 """Panels of the help of commands with many options."""
+
+
+class UsageError(typer.BadParameter):
+    """Options or arguments that cannot be used together, or not so; the command shows its usage, and exits with 2."""
+
+    def format_message(self) -> str:
+        """The message as it is, which names the options."""
+        return self.message
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raise `UsageError` in place of a `ValueError`, from a function that reads what an option says."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def copy_standard_input(context: typer.Context, value: Any) -> Any:
@@ -55,7 +74,7 @@ def copy_input(context: typer.Context, value: str) -> str:
 
 
 def check_output(context: typer.Context, file: Path | None) -> Path | None:
-    """Return a file to write; exit with the reason if it cannot be written, before the work whose results it is for."""
+    """Return a file to write; refuse one that cannot be written, before the work whose results it is for."""
     if file is None or context.resilient_parsing:
         return file
     folder = file.absolute().parent
@@ -67,18 +86,29 @@ def check_output(context: typer.Context, file: Path | None) -> Path | None:
         problem = errno.EACCES
     else:
         return file
-    from adjudge_services.cli.output import exit_with_error
-
-    exit_with_error(f"{file} cannot be written: {os.strerror(problem)}")
+    raise typer.BadParameter(f"{file} cannot be written: {os.strerror(problem)}")
 
 
 def keep_input(read: str | Path, *written: Path | None) -> None:
-    """Exit if a command would overwrite the file that it reads."""
+    """Raise `UsageError` if a command would overwrite the file that it reads."""
     for file in written:
         if file is not None and file.exists() and os.path.exists(read) and file.samefile(read):
-            from adjudge_services.cli.output import exit_with_error
+            raise UsageError(f"{file} is the input, and would be overwritten; name another file")
 
-            exit_with_error(f"{file} is the input, and would be overwritten; name another file", code=2)
+
+def _check_format(format: str | None) -> str | None:
+    """Return the name of a format of rubrics; refuse one that is unknown."""
+    if format is not None:
+        from rubric_store.formats.table import FORMATS
+
+        if format not in FORMATS:
+            raise typer.BadParameter(f"{format!r} is unknown; use one of {', '.join(FORMATS)}")
+    return format
+
+
+def format_option(help: str) -> Any:
+    """The option for the format of rubrics in files."""
+    return typer.Option("--format", help=help, callback=_check_format)
 
 
 def output_option(help: str, **more: Any) -> Any:
@@ -204,6 +234,7 @@ class MeasuredRows(Rows):
         Path | None,
         typer.Option(
             help="For run:NAME: JSONL with group, response and labels; by default, the labels given in the console.",
+            exists=True,
             dir_okay=False,
         ),
     ] = None

@@ -172,6 +172,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Format a count: 1 input, 2 inputs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
+    """Format a count: 1 input, 2 inputs; `plural` is for nouns that take no s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
+from adjudge_services.cli.options import UsageError
+
 Row: TypeAlias = Mapping[str, Any]
 ColumnType: TypeAlias = Literal["text", "texts", "number", "numbers", "integer", "flag", "messages"]
 """What a column holds; every value may be null. `messages` are those of a chat."""
@@ -55,7 +57,7 @@ class RowOutput:
         if self.is_parquet:
             _import_pyarrow()
         elif self._path is not None and self._path.suffix.lower() == ".parquet":
-            raise ValueError(f"{self._path} would be JSONL, which this command writes; name a file that ends in .jsonl")
+            raise UsageError(f"{self._path} would be JSONL, which this command writes; name a file that ends in .jsonl")
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:

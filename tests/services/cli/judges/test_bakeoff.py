@@ -41,6 +41,20 @@ def report(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(result.stdout)["contenders"]}
 
 
+def test_examples_are_counted_beside_the_rows_that_they_come_from(tmp_path: Path) -> None:
+    file = tmp_path / "labelled.jsonl"
+    row = {
+        "id": "g",
+        "prompt": "2 + 2?",
+        "responses": ["4", "5"],
+        "rubric": RUBRIC,
+        "labels": [{"a": True}, {"a": False}],
+    }
+    file.write_text(json.dumps(row) + "\n")
+    shown = run(str(file), "--judge", "scripted://hash", "--judge", "scripted://yes").stdout
+    assert "2 examples from 1 row;" in " ".join(shown.split())
+
+
 def test_every_combination_is_a_contender_with_quality_cost_and_differences(labelled: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     found = report(

@@ -176,7 +176,7 @@ def test_the_verdicts_of_a_runs_judge_are_labels() -> None:
     (overall, *_) = found["agreement"]
     assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS * RESPONSES, 1.0)
     assert found["labels by"] == "the judge of the run ''"
-    refused = adjudge("evaluate", "scripted://yes", "verdicts:", "--labels", "absent.jsonl")
+    refused = adjudge("evaluate", "scripted://yes", "verdicts:", "--labels", __file__)
     assert "leave out --labels" in failure_of(refused)
     other = json.loads(adjudge("evaluate", "scripted://yes", "verdicts:", "--json", exit_code=0).stdout)
     assert other["agreement"][0]["figures"]["accuracy"]["value"] < 0.9

@@ -56,7 +56,7 @@ def test_the_current_folder_can_be_checked(sets: Path, monkeypatch: pytest.Monke
         (["show", "../question.j2"], "there is no template '../question.j2'; use one of binary.system.j2"),
     ],
 )
-def test_an_invalid_command_gives_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
+def test_an_invalid_command_is_refused_with_a_message(sets: Path, arguments: list[str], says: str) -> None:
     assert says in failure_of(adjudge("templates", *(argument.replace("FOLDER", str(sets)) for argument in arguments)))
 
 

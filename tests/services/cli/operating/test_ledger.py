@@ -43,7 +43,7 @@ def test_commands_recompute_and_purge_a_run(data_dir: Path, tmp_path: Path) -> N
     assert only <= {0.0, 1.0}
 
     assert outcome("recompute", "r", "--mode", "likert")[0] == 1
-    assert outcome("ledger", "purge")[0] == 1
+    assert outcome("ledger", "purge")[0] == 2
     assert "deleted 0 requests" in outcome("ledger", "purge", "--run", "r", "--older-than", "1", "--yes")[1]
     assert "deleted 3 requests with 18 uses, and 18 verdicts" in outcome("ledger", "purge", "--run", "r", "--yes")[1]
     before = from_file.read_text()

@@ -196,7 +196,7 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, rubric: str) 
     options = ("--rubric", rubric, "--engine", "scripted://yes", "--table", "--run", "a[/b]")
     assert "data[v1].jsonl · weighted_mean" in adjudge("score", file, *options, exit_code=0).stdout
     assert "a[/b] · weighted_mean" in adjudge("recompute", "a[/b]", exit_code=0).stdout
-    assert "a[/b]: 1 problems" in adjudge("measure", "--run", "a[/b]", exit_code=0).stdout
+    assert "a[/b]: 1 problem, 2 responses" in adjudge("measure", "--run", "a[/b]", exit_code=0).stdout
 
 
 def test_a_rubric_of_a_line_that_is_not_kept_as_it_is_is_named(tmp_path: Path, rubric: str) -> None:

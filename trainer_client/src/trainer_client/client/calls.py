@@ -33,6 +33,7 @@ from trainer_client.wire import (
     VerdictRequest,
 )
 from trainer_client.wire.base import RequestModel
+from trainer_client.wire.names import require_name
 from trainer_client.wire.options import option_parts
 from trainer_client.wire.problems import field_errors
 
@@ -228,6 +229,14 @@ def validated(message: type[MessageT], fields: BaseModel | Mapping[str, Any]) ->
         return message.model_validate(fields)
     except ValidationError as error:
         raise invalid_request_error(error) from error
+
+
+def name_in_path(name: str, what: str) -> str:
+    """Return the name of `what` for a path; raise `InvalidRequest` if it cannot be one."""
+    try:
+        return require_name(name, what)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _key_header(idempotency_key: str | None) -> dict[str, str]:

@@ -1,16 +1,12 @@
 """The clients' methods that change judges: put them to sleep, wake them, and load other weights."""
 
-import re
 from typing import Literal
 
 from trainer_client.client.answers import PreparedRequest
-from trainer_client.client.calls import ANSWER_MARGIN_S, validated
+from trainer_client.client.calls import ANSWER_MARGIN_S, name_in_path, validated
 from trainer_client.client.connection import AsyncConnection
-from trainer_client.errors import InvalidRequest
 from trainer_client.wire import DEFAULT_JUDGE, VerdictRequest
 from trainer_client.wire.judges import LEASE_S, WEIGHTS_WAIT_S, JudgeLease, JudgeSleep, JudgeWeights, WeightsChange
-
-_JUDGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class AsyncJudgeMethods(AsyncConnection):
@@ -107,6 +103,4 @@ class AsyncJudgeMethods(AsyncConnection):
 
 
 def _path(judge: str, part: str) -> str:
-    if not _JUDGE_NAME.fullmatch(judge):
-        raise InvalidRequest(f"{judge[:64]!r} cannot name a judge")
-    return f"/v1/judges/{judge}/{part}"
+    return f"/v1/judges/{name_in_path(judge, 'a judge')}/{part}"

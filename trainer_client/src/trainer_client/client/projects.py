@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer_client.client.answers import PreparedRequest
-from trainer_client.client.calls import query, validated
+from trainer_client.client.calls import name_in_path, query, validated
 from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
@@ -28,7 +28,6 @@ from trainer_client.wire.tenants import (
 LimitsLike = NewLimits | Mapping[str, Any]
 
 _KEY_ID = re.compile(r"[a-z2-7]{16}")
-_PROJECT_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class AsyncProjectMethods(AsyncConnection):
@@ -130,6 +129,4 @@ class AsyncProjectMethods(AsyncConnection):
 
 
 def _path(project_id: str) -> str:
-    if not _PROJECT_ID.fullmatch(project_id):
-        raise InvalidRequest(f"{project_id!r} is not the name of a project; use lower-case letters, digits, . _ and -")
-    return f"/v1/projects/{project_id}"
+    return f"/v1/projects/{name_in_path(project_id, 'a project')}"

@@ -27,6 +27,7 @@ from trainer_client.wire.base import (
     RequestModel,
     SafeInt,
 )
+from trainer_client.wire.names import CRITERION_ID_PATTERN
 
 VerificationTarget = Literal["final_answer", "response"]
 VerificationMethod = Literal[
@@ -274,7 +275,7 @@ CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bo
 RGR-GRPO; `suggest`, `pitfall`, `bonus` and `answer` come from SRaR. A satisfied `pitfall` means that the response makes
 the mistake."""
 
-CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+CriterionId = Annotated[str, StringConstraints(pattern=CRITERION_ID_PATTERN)]
 
 CriterionTag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
+from trainer_client.wire.names import Name
 from trainer_client.wire.options import Option
 
 ReasoningPart = Literal["strip", "keep", "only"]
@@ -42,13 +43,13 @@ DEFAULT_DEFENCES: tuple[Defence, ...] = ("normalise", "no_content")
 Priority = Literal["online", "bulk"]
 """`online`: latency matters, as in a training step. `bulk`: online requests go first."""
 
-JudgeName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+JudgeName = Name
 """The name of one of a service's judges."""
 
 DEFAULT_JUDGE = "default"
 """The judge of requests that do not name one."""
 
-TemplateName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+TemplateName = Name
 
 CriteriaPerCall = Annotated[
     Annotated[int, Field(ge=1, le=512), Tag("(number)")] | Annotated[Literal["all"], Tag("(all)")],

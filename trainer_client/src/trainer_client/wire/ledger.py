@@ -25,6 +25,7 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
+from trainer_client.wire.names import MEASURE_PATTERN
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
     ComputedReward,
@@ -82,7 +83,7 @@ class RecordedPage(AnswerModel):
     next_cursor: str | None = None
 
 
-MeasureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,99}$")]
+MeasureName = Annotated[str, StringConstraints(pattern=MEASURE_PATTERN)]
 
 
 class StepMeasures(RequestModel):

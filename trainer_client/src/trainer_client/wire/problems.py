@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel, Field, Tag
 
 from trainer_client.wire.base import MAX_ERRORS, AnswerModel
+from trainer_client.wire.names import ALLOWED
 
 SITE_URL = "https://adjudge.github.io/adjudge"
 """The site of the documentation. Below it is a folder for each minor version, such as `0.3`."""
@@ -32,6 +33,11 @@ def error_url(code: str) -> str:
 def findings_url(code: str = "") -> str:
     """Return the address of the section about a finding; without a code, of the page of all findings."""
     return _section("findings", code)
+
+
+def formats_url() -> str:
+    """Return the address of the page that shows the formats of rubrics."""
+    return _section("formats", "")
 
 
 def setting_url(variable: str) -> str:
@@ -160,6 +166,8 @@ def _message(error: Mapping[str, Any], message: Any) -> str:
             return "expected text, a list of messages, or an object with its text"
         case "model_type" if error["loc"][-1:] == ("(inline)",):
             return "expected a rubric's reference, or an object with its criteria"
+        case "string_pattern_mismatch" if context["pattern"] in ALLOWED:
+            return ALLOWED[context["pattern"]]
         case "string_unicode":
             return "this text holds half a surrogate pair, which is not a character; decode it with errors='replace'"
         case _:

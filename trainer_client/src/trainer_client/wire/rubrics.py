@@ -22,6 +22,7 @@ from trainer_client.wire.base import (
     check_magnitude,
 )
 from trainer_client.wire.criteria import Criterion, content_digest
+from trainer_client.wire.names import ALIAS_PATTERN, RUBRIC_NAME_PATTERN, TAG_PATTERN
 
 ShortText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), STORABLE]
 
@@ -48,10 +49,6 @@ class Lineage(RequestModel):
     operation_id: ShortText | None = None
 
 
-_PART = r"[a-z0-9][a-z0-9._-]*"
-_NAME = rf"{_PART}(/{_PART})*"
-_ALIAS = r"[a-z][a-z0-9._-]{0,63}"
-
 LATEST_ALIAS = "latest"
 """`name@latest` means the same as `name`, so no alias can have this name."""
 
@@ -75,14 +72,14 @@ def _not_latest(alias: str) -> str:
 
 
 _NAME_LENGTH = 200
-RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=_NAME_LENGTH)]
+RubricName = Annotated[str, StringConstraints(pattern=RUBRIC_NAME_PATTERN, max_length=_NAME_LENGTH)]
 NewRubricName = Annotated[RubricName, AfterValidator(_no_reserved_part)]
 """A name under which a rubric can be published."""
 
-AliasName = Annotated[str, StringConstraints(pattern=rf"^{_ALIAS}$"), AfterValidator(_not_latest)]
+AliasName = Annotated[str, StringConstraints(pattern=ALIAS_PATTERN), AfterValidator(_not_latest)]
 """A name for the version that a team uses, such as `production`; it can be moved from one version to another."""
 
-RubricTag = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._:/-]{0,63}$")]
+RubricTag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
 """A keyword to find rubrics by."""
 
 
@@ -95,6 +92,7 @@ class Reference(NamedTuple):
     alias: str | None = None
 
 
+_NAME, _ALIAS = (pattern.strip("^$") for pattern in (RUBRIC_NAME_PATTERN, ALIAS_PATTERN))
 _REFERENCE = re.compile(rf"(?P<name>{_NAME})(@((?P<version>[1-9][0-9]{{0,8}})|(?P<alias>{_ALIAS})))?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from trainer_client.wire.base import (
     STORABLE,
@@ -15,11 +15,12 @@ from trainer_client.wire.base import (
     RequestModel,
     UTCTime,
 )
+from trainer_client.wire.names import Name
 
 Scope = Literal["read", "score", "rubrics:write", "labels:write", "projects:write", "judges:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+ProjectName = Name
 
 
 class Limits(AnswerModel):

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, JudgeOption, LongestOption, Report, Rows
+from adjudge_services.cli.options import Asking, JudgeOption, LongestOption, Report, Rows, UsageError
 from adjudge_services.cli.output import err, out, print_line, print_metrics
 from trainer_client.wire import VerdictRequest
 from trainer_client.wire.judging import DEFAULT_DEFENCES
@@ -110,7 +110,7 @@ def attack(
 def attacked_responses(data: str | None, rubric: Path | None, longest: int | None) -> list[LabelledResponse]:
     """Read the labelled responses: the user's or ours, under their own rubrics or under the user's."""
     if data is not None and rubric is not None:
-        raise ValueError("--data brings the rubrics of its responses; leave out --rubric")
+        raise UsageError("--data brings the rubrics of its responses; leave out --rubric")
     if data is None:
         found = read_tasks()
     else:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -27,8 +28,10 @@ from adjudge_services.cli.options import (
     ProtocolOption,
     Report,
     Rows,
+    UsageError,
+    usage_errors,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_json, print_metrics
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_json, print_metrics
 from trainer_client.wire import VerdictRequest
 
 if not OPTIONS_ONLY:
@@ -79,8 +82,8 @@ if not OPTIONS_ONLY:
     from judge_server.judging.questions import JudgingConfig
     from judge_server.scoring.judge import Judge
     from rubric_store import CalibrationStore
-    from rubric_store.calibrations import check_calibration_name
     from trainer_client.wire import JudgingOptions, UncertainBand
+    from trainer_client.wire.names import require_name
 
 Result = TypeVar("Result")
 
@@ -120,9 +123,10 @@ def calibrate(
     It is measured on every row by maps that were fitted without that row. A service applies it once
     ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score worse is not stored.
     """
-    check_calibration_name(name)
+    with usage_errors():
+        require_name(name, "a calibration")
     if error is not None and (uncertain_band is not None or threshold == "balanced"):
-        raise ValueError("--error chooses the band around a fixed --threshold; leave out --uncertain-band and balanced")
+        raise UsageError("--error chooses the band around a fixed --threshold; leave out --uncertain-band and balanced")
     asked = judging_options({"protocol": protocol, **options})
     judge, dataset = judge_and_dataset(judge, data)
     _, responses = read_responses(dataset, rows, fitting=True)
@@ -239,7 +243,8 @@ def cascade(
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
     if name is not None:
-        check_calibration_name(name)
+        with usage_errors():
+            require_name(name, "a calibration")
     asked = judging_options({"protocol": protocol, **options})
     band, why = None, ""
     labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
@@ -321,10 +326,11 @@ def panel(
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
     if name is not None:
-        check_calibration_name(name)
+        with usage_errors():
+            require_name(name, "a calibration")
     asked = judging_options({"protocol": protocol, **options})
     if len(judge) < 2:
-        raise ValueError("a panel has at least two judges; repeat --judge")
+        raise UsageError("a panel has at least two judges; repeat --judge")
     labelled_by, responses = read_responses(dataset, rows, fitting=name is not None)
     answered = [judge_member(one, f"judge-{n}", responses, asked, asking) for n, one in enumerate(judge, 1)]
     items = common_verdicts(answered)
@@ -389,9 +395,12 @@ def read_threshold(text: str) -> float | Literal["balanced"]:
     if text == "balanced":
         return "balanced"
     try:
-        return float(text)
+        threshold = float(text)
     except ValueError:
-        raise ValueError(f"--threshold is {text!r}; write a number between 0 and 1, or balanced") from None
+        threshold = math.nan
+    if not 0 <= threshold <= 1:
+        raise UsageError(f"--threshold is {text!r}; write a number between 0 and 1, or balanced")
+    return threshold
 
 
 def calibration_json(calibration: Any) -> dict[str, Any]:
@@ -426,7 +435,8 @@ def show_calibration(
         )
     if figures["difference"]["balanced_accuracy"].high < 0 and len(set(verdicts.rows)) >= FEWEST_ROWS:
         out.print("The threshold decides worse than before; --threshold balanced fits it, too.", style="yellow")
-    own = f"{len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
+    criteria = pluralize(len(calibration.by_criterion), "criterion", "criteria")
+    own = f"{pluralize(len(calibration.by_kind), 'kind')} and {criteria}"
     out.print(f"{method}, with maps of their own for {own}")
     if error is not None and calibration.uncertain_band is not None:
         low, high = calibration.uncertain_band
@@ -436,7 +446,7 @@ def show_calibration(
         )
     print_metrics(
         {
-            column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
+            column: {HEADINGS.get(name, name): format_estimate(one) for name, one in figures[column].items()}
             for column in ("raw", "calibrated", "difference")
         }
     )

@@ -15,8 +15,16 @@ from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, AskingEngines, DatasetArgument, JsonOption, MeasuredRows, Report
-from adjudge_services.cli.output import exit_with_error, file_name, out, print_line, print_metrics
+from adjudge_services.cli.options import (
+    Asking,
+    AskingEngines,
+    DatasetArgument,
+    JsonOption,
+    MeasuredRows,
+    Report,
+    UsageError,
+)
+from adjudge_services.cli.output import exit_with_error, file_name, out, pluralize, print_line, print_metrics
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import VerdictRequest
 
@@ -73,17 +81,18 @@ def bakeoff(
     """
     contenders = combinations(judge, axes)
     if len(contenders) < 2:
-        exit_with_error(
+        raise UsageError(
             "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
     labelled_by, examples = load_examples(dataset, rows)
+    rows_used = len({one.row for one in examples})
     answered = asyncio.run(judge_contenders(contenders, examples, asking))
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
         "data set": f"{file_name(Path(dataset))}{'' if rows.half == 'all' else f', half {rows.half}'}",
         "labels by": labelled_by,
-        "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
+        "examples": f"{pluralize(len(examples), 'example')} from {pluralize(rows_used, 'row')}",
         "measured": measured_now(),
         "machine": str(this_machine()),
     }
@@ -133,7 +142,7 @@ def compare(
     """
     run = _run_of(a if on is None else on)
     if run is None:
-        exit_with_error(f"--on is {on!r}; write run:NAME, or let A be run:NAME")
+        raise UsageError(f"--on is {on!r}; write run:NAME, or let A be run:NAME")
     sides = ((a, a_template, a_calibration), (b, b_template, b_calibration))
     for side in sides:
         _check_side(run, *side)
@@ -172,10 +181,10 @@ def _check_side(run: str, judge: str, template: str | None, calibration: str | N
     """Exit with the reason if a judge is neither a run nor an engine URL, or if a run is to be judged otherwise."""
     if _run_of(judge) is not None:
         if (template, calibration) != (None, None):
-            exit_with_error(f"{judge} is judged already; give adjudge reverify the template, or take an engine URL")
+            raise UsageError(f"{judge} is judged already; give adjudge reverify the template, or take an engine URL")
     elif "://" not in judge:
         new = f"{run}/{judge}"
-        exit_with_error(
+        raise UsageError(
             f"{judge!r} is neither run:NAME nor an engine URL. A service's judge judges the run again by: adjudge "
             f"reverify {run} --verdicts all --judge {judge} --into {new}; then compare run:{run} run:{new}"
         )
@@ -287,7 +296,8 @@ def show_comparison(found: JudgeComparison, title: str, most_flipped: float) -> 
         high = found.advantage_flipped.high
         out.print(f"[bold green]Harmless on this sample[/]: at most {high:.1%} of the advantages change.")
     out.print(f"[bold]{escape(title)}[/]")
-    counts = f"{found.groups} groups, {found.responses} responses, {found.verdicts} verdicts"
+    counted = ((found.groups, "group"), (found.responses, "response"), (found.verdicts, "verdict"))
+    counts = ", ".join(pluralize(number, noun) for number, noun in counted)
     out.print(f"{counts}; without a reward: {found.unscored_a} → {found.unscored_b}")
     figures = (
         ("advantages that change sign, vanish or appear", found.advantage_flipped),

@@ -18,7 +18,16 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, DataArgument, JudgeOption, MeasuredRows, Report, Rows
+from adjudge_services.cli.options import (
+    Asking,
+    DataArgument,
+    JudgeOption,
+    MeasuredRows,
+    Report,
+    Rows,
+    UsageError,
+    usage_errors,
+)
 from adjudge_services.cli.output import err, file_name, out, pluralize, print_json, print_metrics, show_progress, warn
 from trainer_client.wire import VerdictRequest
 
@@ -133,16 +142,16 @@ def judge_and_dataset(judge: str | None, data: Sequence[str]) -> tuple[str, str]
     """Return the judge and the data set of a command; before --judge, the judge was the first of two arguments.
 
     Raises:
-        ValueError: one of them is missing, or there are too many.
+        UsageError: one of them is missing, or there are too many.
     """
     *first, dataset = data
     return only_judge(judge, first, "give one data set and the judge: adjudge COMMAND DATASET --judge JUDGE"), dataset
 
 
 def only_judge(judge: str | None, given: Sequence[str], usage: str) -> str:
-    """Return the judge of --judge or of the arguments; raises `ValueError` with the usage unless there is one."""
+    """Return the judge of --judge or of the arguments; raises `UsageError` with the usage unless there is one."""
     if len(given) + (judge is not None) != 1:
-        raise ValueError(usage)
+        raise UsageError(usage)
     return judge or given[0]
 
 
@@ -153,17 +162,18 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
     examples in the half that is.
 
     Raises:
-        DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
-        ValueError: a name of a column is invalid.
+        DatasetError: the data set cannot be read, or no example is left.
+        UsageError: an option does not suit the data set, or names a column that rows do not have.
     """
     half, labels = (rows.half, rows.labels) if isinstance(rows, MeasuredRows) else ("all", None)
-    named = parse_columns(rows.column, LABELLED_FIELDS)
+    with usage_errors():
+        named = parse_columns(rows.column, LABELLED_FIELDS)
     kind, colon, run = dataset.partition(":")
     if colon and kind in ("run", "verdicts"):
         if named:
-            raise DatasetError("a run has no columns; leave out --column")
+            raise UsageError("a run has no columns; leave out --column")
         if kind == "verdicts" and labels is not None:
-            raise DatasetError("verdicts:NAME has the judge's verdicts as labels; leave out --labels, or take run:NAME")
+            raise UsageError("verdicts:NAME has the judge's verdicts as labels; leave out --labels, or take run:NAME")
         if kind == "verdicts":
             labelled_by = f"the judge of the run {run!r}"
             examples = list[Example](labelled_by_judge(asyncio.run(read_run(run, PROJECT_ID, None))))
@@ -174,11 +184,11 @@ def load_examples(dataset: str, rows: Rows, *, fitting: bool = False) -> tuple[s
             labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
     else:
         if labels is not None:
-            raise DatasetError("--labels is for run:NAME; the rows of a file have labels of their own")
+            raise UsageError("--labels is for run:NAME; the rows of a file have labels of their own")
         reader, examples = read_dataset(dataset, named, warn)
         labelled_by = reader.labelled_by
         if (fitting or half == "fit") and reader.measured_only:
-            raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
+            raise UsageError(f"{dataset} must not be used for fitting; use --half held or --half all")
     chosen = sample([one for one in examples if half in ("all", half_of(one.row))], rows.limit, rows.longest)
     if not chosen:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
@@ -228,7 +238,7 @@ def judge_dataset(
     work: list[tuple[Example, Variant]] = [(one, "") for one in examples]
     work += [(one, variant) for one in sample(responses, sensitivity) for variant in variants] if sensitivity else []
     if calibration is not None and "://" not in judge:
-        raise ValueError(f"{judge} is a service's judge, whose calibration that service's settings name")
+        raise UsageError(f"{judge} is a service's judge, whose calibration that service's settings name")
 
     async def ask() -> list[Judgement]:
         with show_progress() as progress:
@@ -324,7 +334,7 @@ def show(evaluation: Evaluation, heading: Mapping[str, Any]) -> None:
             f"probability were right ({divided.n:,} verdicts of {divided.parts})"
         )
     if 0 < whole.rows < FEW_ROWS:
-        out.print(f"Only {whole.rows} rows: the intervals are too narrow.", style="yellow")
+        out.print(f"Only {pluralize(whole.rows, 'row')}: the intervals are too narrow.", style="yellow")
     for title, part in (
         ("labels between 0 and 1", evaluation.grades),
         ("first wrong step", evaluation.steps),

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import Asking, DataArgument, JudgeOption, Rows
+from adjudge_services.cli.options import Asking, DataArgument, JudgeOption, Rows, UsageError
 from adjudge_services.cli.output import exit_with_error, out, print_json, print_metrics, show_progress
 from trainer_client.wire import VerdictRequest
 
@@ -106,7 +106,7 @@ def fit(
         model = LayeredModel(weights.path)
     layers = layer or model.default_layer()
     if layers > model.layers:
-        raise ValueError(f"--layer {layers}: {weights.name} has {model.layers} layers")
+        raise UsageError(f"--layer {layers}: {weights.name} has {model.layers} layers")
     judgements = judge_dataset(judge, responses, chosen, asking)
     accepted = [one for one in judgements if one.fingerprint]
     if not accepted:
@@ -157,11 +157,11 @@ def show(file: Annotated[Path, typer.Argument(help="A model file.", exists=True,
 
 
 def check_output(output: Path) -> None:
-    """Raise `ValueError` unless a probe can be written to a file without harm to another model."""
+    """Raise `UsageError` unless a probe can be written to a file without harm to another model."""
     if output.suffix != ".gguf" or not output.absolute().parent.is_dir():
-        raise ValueError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
+        raise UsageError(f"--output {output}: name a file ending in .gguf, in a folder that exists")
     if output.exists() and (not output.is_file() or read_about(output) is None):
-        raise ValueError(f"--output {output} exists and is not a probe; name another file")
+        raise UsageError(f"--output {output} exists and is not a probe; name another file")
 
 
 def llamacpp_engine(settings: Settings) -> LlamaCppEngine:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import ServiceUrlOption
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.options import ServiceUrlOption, UsageError
+from adjudge_services.cli.output import out
 from trainer_client.wire.judges import LEASE_S, WEIGHTS_WAIT_S
 
 if not OPTIONS_ONLY:
@@ -77,7 +77,7 @@ def weights(
     """Show which weights a judge has, or have it load others with --version."""
     if version is None:
         if (adapter, step, expected, control) != (None, None, None, None):
-            exit_with_error("Say what the weights are called, with --version; without it, the present ones are shown.")
+            raise UsageError("Say what the weights are called, with --version; without it, the present ones are shown.")
         _show(call_service(url, lambda client: client.judge_weights(judge)))
         return
     control_set = None if control is None else VerdictRequest.model_validate_json(control.read_bytes())

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption
+from adjudge_services.cli.options import JsonOption, UsageError
 from adjudge_services.cli.output import exit_with_error, out, print_json, print_line
 
 if not OPTIONS_ONLY:
@@ -72,7 +72,7 @@ def show(
         return
     text = builtin_templates().get(name)
     if text is None:
-        exit_with_error(f"there is no template {name!r}; use one of {', '.join(sorted(ALLOWED_VARIABLES))}")
+        raise UsageError(f"there is no template {name!r}; use one of {', '.join(sorted(ALLOWED_VARIABLES))}")
     typer.echo(text, nl=not text.endswith("\n"))
 
 
@@ -80,10 +80,10 @@ def _show_of_set(set_name: str, name: str | None) -> None:
     """Print a file of a built-in set, or the names of its files."""
     shipped = builtin_sets()
     if set_name not in shipped:
-        exit_with_error(f"there is no built-in set {set_name!r}; use one of {', '.join(sorted(shipped))}")
+        raise UsageError(f"there is no built-in set {set_name!r}; use one of {', '.join(sorted(shipped))}")
     paths = {path.name: path for path in shipped[set_name].iterdir()}
     if name is not None and name not in paths:
-        exit_with_error(f"the set {set_name!r} has no {name!r}; it has {', '.join(sorted(paths))}")
+        raise UsageError(f"the set {set_name!r} has no {name!r}; it has {', '.join(sorted(paths))}")
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 

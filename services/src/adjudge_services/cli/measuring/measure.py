@@ -20,8 +20,16 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import OUTPUT, FiguresOption, Service, check_output, input_argument, keep_input
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_line, print_refused_lines
+from adjudge_services.cli.options import (
+    OUTPUT,
+    FiguresOption,
+    Service,
+    UsageError,
+    check_output,
+    input_argument,
+    keep_input,
+)
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_line, print_refused_lines
 from judge_server.evaluation.measuring.trajectories import LoopLimits
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire import RewardOptions, RewardRequest
@@ -163,7 +171,7 @@ def measure(
     mode = rules.get("mode")
     run, step, texts, project = recorded.run, recorded.step, recorded.texts, recorded.project
     if (file is None) == (run is None):
-        exit_with_error("give either a file of responses or --run NAME")
+        raise UsageError("give either a file of responses or --run NAME")
     for read in (file, against):
         keep_input(read or "", output, plot)
     ks = read_numbers(samples)
@@ -215,7 +223,7 @@ def measure(
     found = estimate_measures(problems, ks=ks)
     counts = count_alignment(problems) if steps else None
     save_figures(found, {"alignment": counts}, output, plot, file.name)
-    out.print(figures_table(found, f"{file.name}: {len(problems)} problems"))
+    out.print(figures_table(found, f"{file.name}: {pluralize(len(problems), 'problem')}"))
     if counts is not None:
         print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
     print_refused_lines(file, refused | failed)
@@ -299,7 +307,8 @@ def measure_run(
     about = {"responses": read.responses, "without_reward": read.without_reward, "without_text": read.without_text}
     title = wanted.run or "(no run)"
     save_figures(found, {**about, "steps": by_step}, output, plot, title)
-    out.print(figures_table(found, f"{title}: {len(problems)} problems, {read.responses} responses"))
+    counts = f"{pluralize(len(problems), 'problem')}, {pluralize(read.responses, 'response')}"
+    out.print(figures_table(found, f"{title}: {counts}"))
     if len(by_step) > 1:
         out.print(steps_table(read.by_step, ks))
     if read.without_reward:
@@ -334,7 +343,7 @@ async def _read_run(
 def file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
     """Read the two files whose responses are compared."""
     if not b.is_file():
-        exit_with_error(f"--against: the file {b} does not exist")
+        raise UsageError(f"--against: the file {b} does not exist")
     sides = []
     for file in (a, b):
         lines, refused = split_lines(read_groups(RowFile(str(file), limit)))
@@ -372,7 +381,7 @@ def show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | No
         "failed": len(compared.failed),
     }
     save_figures(found, counts, output, plot, title)
-    out.print(figures_table(found, f"{title}: {counts['pairs']} pairs"))
+    out.print(figures_table(found, f"{title}: {pluralize(counts['pairs'], 'pair')}"))
     if compared.unmatched:
         err.print(f"{compared.unmatched} prompts are on one side only and were left out")
     for reason in compared.failed:
@@ -382,10 +391,10 @@ def show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | No
 
 
 def reject_options(given: dict[str, Any], why: str) -> None:
-    """Exit with an error if any of these options is given."""
+    """Raise `UsageError` if any of these options is given."""
     names = [name for name, value in given.items() if value]
     if names:
-        exit_with_error(f"{' and '.join(names)} cannot be used here: {why}")
+        raise UsageError(f"{' and '.join(names)} cannot be used here: {why}")
 
 
 def embedding_endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint | None:
@@ -396,7 +405,7 @@ def embedding_endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint
     try:
         return EmbeddingEndpoint.from_url(url, api_key=key.get_secret_value() if key else None)
     except ValueError as error:
-        exit_with_error(f"--embeddings: {error}")
+        raise UsageError(f"--embeddings: {error}") from None
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
@@ -404,4 +413,4 @@ def read_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(one) for one in text.split(",")))
     except ValueError:
-        raise ValueError(f"--k is {text!r}; write whole numbers separated by commas, such as 1,4,16") from None
+        raise UsageError(f"--k is {text!r}; write whole numbers separated by commas, such as 1,4,16") from None

@@ -21,7 +21,7 @@ from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption
+from adjudge_services.cli.options import JsonOption, UsageError
 from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line, show_progress
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 
@@ -121,7 +121,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the fil
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
         exit_with_error(f"no backup was made: {error}")
-    print_line(escape(f"wrote {file}, {size} bytes"))
+    print_line(escape(f"wrote {file}, {size:,} bytes"))
 
 
 def purge(
@@ -137,7 +137,7 @@ def purge(
     Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
     """
     if run is None and older_than is None:
-        exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
+        raise UsageError("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
         [
             "everything" if run is None else f"run {run!r}",

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption, output_option
-from adjudge_services.cli.output import err, exit_with_error, out, print_json, show_progress
+from adjudge_services.cli.options import InputsArgument, JsonOption, ServiceUrlOption, UsageError, output_option
+from adjudge_services.cli.output import err, out, print_json, show_progress
 
 if not OPTIONS_ONLY:
     from adjudge_services.cli.row_output import RowOutput
@@ -159,7 +159,7 @@ def read_options(text: str) -> dict[str, Any]:
     try:
         options = json.loads(text)
     except ValueError as error:
-        exit_with_error(f"--options is not JSON: {error}")
+        raise UsageError(f"--options is not JSON: {error}") from None
     if not isinstance(options, dict):
-        exit_with_error('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
+        raise UsageError('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
     return options

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from adjudge_services.cli.groups import FromRequest
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption, JudgeOption, RubricOption, copy_input
+from adjudge_services.cli.options import JsonOption, JudgeOption, RubricOption, UsageError, copy_input
 from adjudge_services.cli.output import (
     exit_with_error,
     format_seconds,
@@ -157,9 +157,9 @@ def plan(
     With --gpus, compares a judge on its own GPUs with one that shares the trainer's, awake or asleep between batches.
     """
     if (trainer.rollout_s is None) != (trainer.update_s is None):
-        exit_with_error("give both --rollout-s and --update-s, or neither: together they are a step without judging")
+        raise UsageError("give both --rollout-s and --update-s, or neither: together they are a step without judging")
     if check and rates is not None:
-        exit_with_error("--check compares with this machine's engine; leave out --rates, so that it is measured")
+        raise UsageError("--check compares with this machine's engine; leave out --rates, so that it is measured")
     lines, refused = split_lines(read_groups(RowFile(file, limit)))
     print_refused_lines(Path(file), refused)
     groups = [line.group for line in lines]
@@ -180,7 +180,7 @@ def _paced(load: Load, trainer: Trainer) -> Load:
     if trainer.rollout_s is None or trainer.update_s is None:
         return load
     if not trainer.rollout_s + trainer.update_s:
-        exit_with_error("--rollout-s and --update-s are both 0; a step takes some time without judging")
+        raise UsageError("--rollout-s and --update-s are both 0; a step takes some time without judging")
     return replace(load, steps_per_hour=3600 / (trainer.rollout_s + trainer.update_s))
 
 
@@ -230,7 +230,7 @@ class Wanted(NamedTuple):
 def own_engine(judge: str | None) -> Settings:
     """Return the settings of the engine to plan with, which runs in this process."""
     if judge is not None and ("://" not in judge or judge.startswith("{")):
-        raise ValueError(f"--judge {judge}: this command runs the engine here; give one engine URL")
+        raise UsageError(f"--judge {judge}: this command runs the engine here; give one engine URL")
     return Settings() if judge is None else with_engine(judge, Settings())
 
 

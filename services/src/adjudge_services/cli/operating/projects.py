@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption
-from adjudge_services.cli.output import err, exit_with_error, out, print_json, print_line
+from adjudge_services.cli.options import JsonOption, UsageError
+from adjudge_services.cli.output import err, out, print_json, print_line
 from rubric_store.tenants.rows import DEFAULT_PROJECT
 from trainer_client.wire.tenants import SCOPES
 
@@ -55,7 +55,7 @@ class LimitOptions:
             return Limits.model_validate({**before.model_dump(), **changed})
         except ValidationError as error:
             wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
-            exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
+            raise UsageError(f"--{wrong.field.replace('_', '-')}: {wrong.message}") from None
 
 
 def create(
@@ -88,10 +88,9 @@ def list_projects(as_json: JsonOption = False) -> None:
         today = datetime.now(UTC).date()
         return [(project, await tenants.used_tokens(project.id, today)) for project in await tenants.projects()]
 
-    table = Table(
-        "project", "created", "weight", "requests a minute", "tokens today", "daily limit", "tokens total", "limit"
-    )
-    table.columns[1].overflow = "fold"
+    table = Table(Column("project", overflow="fold"), Column("created", no_wrap=True), box=None, pad_edge=False)
+    for name in ("weight", "requests a minute", "tokens today", "daily limit", "tokens total", "limit"):
+        table.add_column(name, justify="right", overflow="fold")
     found = with_tenants(read)
     if as_json:
         print_json(
@@ -133,9 +132,9 @@ def audit(
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for name in ("time", "project", "actor", "action", "subject", "before", "after"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in ("time", "action"))
     for row in rows:
         change = [escape(_short_digest(side)) for side in (row.before, row.after)]
         table.add_row(format_time(row.at), row.project_id, escape(row.actor), row.action, escape(row.subject), *change)
@@ -158,11 +157,11 @@ def create_key(
 ) -> None:
     """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
     if not scopes:
-        exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
+        raise UsageError(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        exit_with_error(f"there is no scope {unknown[0]!r}; use one of {', '.join(SCOPES)}")
+        raise UsageError(f"there is no scope {unknown[0]!r}; use one of {', '.join(SCOPES)}")
     if not label.isprintable() or len(label) > 200:
-        exit_with_error("--label must be one line of at most 200 characters")
+        raise UsageError("--label must be one line of at most 200 characters")
     expires = None if expires_in is None else datetime.now(UTC) + timedelta(days=expires_in)
     new_key = make_key()
     wanted = sorted(set(scopes))

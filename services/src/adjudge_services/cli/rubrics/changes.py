@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import RubricNameArgument, input_argument
-from adjudge_services.cli.output import exit_with_error, file_name, out, warn
+from adjudge_services.cli.options import RubricNameArgument, UsageError, format_option, input_argument
+from adjudge_services.cli.output import exit_with_error, file_name, out, pluralize, warn
 
 if not OPTIONS_ONLY:
     from adjudge_services.cli.rubrics.files import with_store
@@ -33,9 +33,9 @@ def alias(
 ) -> None:
     """Point an alias to a version; without a version, show the versions that aliases point to."""
     if remove and (alias is None or version is not None):
-        exit_with_error("--remove takes the name and the alias, and no version")
+        raise UsageError("--remove takes the name and the alias, and no version")
     if expected is not None and version is None and not remove:
-        exit_with_error("--from needs a version to move the alias to, or --remove")
+        raise UsageError("--from needs a version to move the alias to, or --remove")
     if remove and alias is not None:
         before = with_store(partial(remove_alias, name, alias, expected))
         out.print(f"removed {escape(f'{name}@{alias}')}, which pointed to version {before}")
@@ -61,7 +61,7 @@ def tag(
 ) -> None:
     """Replace the tags of a rubric; without tags, show them."""
     if clear and tags:
-        exit_with_error("--clear takes no tags")
+        raise UsageError("--clear takes no tags")
     found = with_store(partial(change_tags, name, tags or None, clear))
     out.print(escape(", ".join(found.tags)) if found.tags else "[dim]no tags[/]")
 
@@ -73,9 +73,9 @@ def retire(
 ) -> None:
     """Retire a version: it stays readable, but judging by it is rejected with the reason."""
     if restore == (reason is not None):
-        exit_with_error("give either a reason for retiring the version or --restore")
+        raise UsageError("give either a reason for retiring the version or --restore")
     if reason is not None and not reason.strip():
-        exit_with_error("the reason is empty; say why the version is retired, and what to use instead")
+        raise UsageError("the reason is empty; say why the version is retired, and what to use instead")
     version, current, pointing_aliases = with_store(partial(retire_version, reference, reason and reason.strip()))
     change = "restored" if restore else "retired"
     out.print(f"{change} {escape(version.reference)}")
@@ -95,8 +95,8 @@ def publish(
     file: Annotated[Path, input_argument("The rubric, in one of the formats.")],
     format: Annotated[
         str | None,
-        typer.Option(
-            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro, requirement, paperbench, questions, "
+        format_option(
+            "yaml, native, healthbench, rar, srar, rgr, grounded, dro, requirement, paperbench, questions, "
             "frontierscience, prometheus, levels, promptfoo or geval; detected by default."
         ),
     ] = None,
@@ -179,7 +179,8 @@ async def retire_version(
 def print_version(version: RubricVersion, *, added: bool, has_extras: bool) -> None:
     """Print what became of a published version."""
     what = "published" if added else "unchanged:"
-    out.print(f"{what} {escape(version.reference)}  {version.digest[:19]}…  {len(version.criteria)} criteria")
+    criteria = pluralize(len(version.criteria), "criterion", "criteria")
+    out.print(f"{what} {escape(version.reference)}  {version.digest[:19]}…  {criteria}")
     if version.retirement:
         out.print(f"[yellow]this version is retired[/]: {escape(version.retirement.reason)}")
     elif has_extras and not added:
@@ -191,5 +192,5 @@ def read_pairs(given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, sign, _ in pairs:
         if not (key and sign):
-            exit_with_error(f"--meta takes KEY=VALUE, not {key!r}")
+            raise UsageError(f"--meta takes KEY=VALUE, not {key!r}")
     return {key: value for key, _, value in pairs}

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import copy_standard_input
+from adjudge_services.cli.options import UsageError, copy_standard_input, format_option
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_line, show_progress
 from rubric_store.lint import SIMILARITY, System
 
@@ -63,7 +63,7 @@ _COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow"
 def import_rubrics(
     paths: Annotated[list[Path], typer.Argument(help="Files, or folders to search for files.", exists=True)],
     prefix: Annotated[str, typer.Option(help="Prefix of every name, for example team/.")] = "",
-    format: Annotated[str | None, typer.Option(help="Format of all files; detected by default.")] = None,
+    format: Annotated[str | None, format_option("Format of all files; detected by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files but publish nothing.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Publish the rubrics of a file that can be read, and count the others.")
@@ -98,7 +98,7 @@ def export(
         str | None, typer.Option(help="Export the newest version of every rubric whose name begins with this.")
     ] = None,
     format: Annotated[
-        str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
+        str, format_option("yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
     ] = "yaml",
     to: Annotated[
         Path | None,
@@ -111,12 +111,12 @@ def export(
     """Write rubrics as files. Reports what the format cannot hold, and rejects rubrics that it cannot express."""
     known = check_format(format)
     if bool(references) == (prefix is not None):
-        exit_with_error("give either the rubrics to export or --prefix")
+        raise UsageError("give either the rubrics to export or --prefix")
     found = with_store(partial(find_versions, list(references or ()), prefix))
     if not found:
         exit_with_error(f"no rubric's name begins with {prefix!r}")
     if to is None and len(found) != 1:
-        exit_with_error(f"{len(found)} rubrics cannot be printed at once; give a folder with --output")
+        raise UsageError(f"{len(found)} rubrics cannot be printed at once; give a folder with --output")
     several = Counter(version.name for version, _ in found)
     failed = 0
     for version, tags in found:
@@ -148,7 +148,7 @@ def lint_rubrics(
         System | None,
         typer.Option("--for", help="The paper whose structural rules to check; by default none are."),
     ] = None,
-    format: Annotated[str | None, typer.Option(help="Format of the files; detected by default.")] = None,
+    format: Annotated[str | None, format_option("Format of the files; detected by default.")] = None,
     similarity_threshold: Annotated[
         float, typer.Option(min=0.01, max=1, help="Similarity in (0, 1] from which two criteria are reported.")
     ] = SIMILARITY,

@@ -24,8 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import InputsArgument
-from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_line, show_progress
+from adjudge_services.cli.options import InputsArgument, UsageError
+from adjudge_services.cli.output import err, out, pluralize, print_line, show_progress
 
 if not OPTIONS_ONLY:
     from pydantic import BaseModel
@@ -112,8 +112,8 @@ def generate(
         out.print(generators_table())
         return
     if kind is None or file is None or output is None:
-        exit_with_error(
-            "give a generator, inputs and a folder for results: adjudge generate KIND INPUT.jsonl --output DIR", code=2
+        raise UsageError(
+            "give a generator, inputs and a folder for results: adjudge generate KIND INPUT.jsonl --output DIR"
         )
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
@@ -170,7 +170,7 @@ def validate(
     was named was not judged, or the model failed on one.
     """
     if bool(references) == (prefix is not None):
-        exit_with_error("give either the rubrics to judge or --prefix")
+        raise UsageError("give either the rubrics to judge or --prefix")
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
         judged = asyncio.run(validate_rubrics(settings, references or [], prefix))
@@ -352,7 +352,7 @@ def read_parameters(assignments: list[str]) -> dict[str, Json]:
     for pair in assignments:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise ValueError(f"--set {pair}: write it as NAME=VALUE")
+            raise UsageError(f"--set {pair}: write it as NAME=VALUE")
         try:
             parameters[name] = json.loads(text)
         except ValueError:

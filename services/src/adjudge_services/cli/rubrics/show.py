@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.lazy import OPTIONS_ONLY
-from adjudge_services.cli.options import JsonOption, RubricNameArgument
+from adjudge_services.cli.options import JsonOption, RubricNameArgument, UsageError
 from adjudge_services.cli.output import out, print_json, print_line
 
 if not OPTIONS_ONLY:
@@ -246,17 +246,17 @@ def two_versions(given: Sequence[str]) -> tuple[str, str, str]:
     """Return the name and two versions: `a@1 a@2`, `a@1 2`, `a 1 2`, and up to the latest `a@1`, `a@1 a` and `a 1`.
 
     Raises:
-        ValueError: there is no first version, there are too many, or two rubrics are named.
+        UsageError: there is no first version, there are too many, or two rubrics are named.
     """
     name, at, first = given[0].partition("@")
     versions = [*([first] if at else []), *given[1:]]
     if not 1 <= len(versions) <= 2:
-        raise ValueError("name two versions of a rubric, such as team/math@1 team/math@2")
+        raise UsageError("name two versions of a rubric, such as team/math@1 team/math@2")
     bare = []
     for version in versions:
         other, at, number = version.rpartition("@")
         if at and other != name:
-            raise ValueError(f"{given[0]} and {version} are different rubrics; name two versions of one")
+            raise UsageError(f"{given[0]} and {version} are different rubrics; name two versions of one")
         bare.append("latest" if version == name else number)
     return name, bare[0], bare[1] if len(bare) == 2 else "latest"
 

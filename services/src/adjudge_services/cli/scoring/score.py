@@ -27,11 +27,13 @@ from adjudge_services.cli.options import (
     ColumnOption,
     RubricOption,
     Service,
+    UsageError,
     check_output,
     copy_input,
     input_argument,
     keep_input,
     output_option,
+    usage_errors,
 )
 from adjudge_services.cli.output import (
     err,
@@ -122,7 +124,9 @@ def score(
     show_table = sys.stdout.isatty() if table is None else table
     keep_input(file, output)
     started = time.monotonic()
-    rows = RowFile(file, limit, columns=parse_columns(column))
+    with usage_errors():
+        columns = parse_columns(column)
+    rows = RowFile(file, limit, columns=columns)
     request: dict[str, object] = {
         "mode": RewardOptions().mode,
         **options,
@@ -140,7 +144,7 @@ def score(
         title = " · ".join(part for part in (Path(file).name, str(request["mode"]), results.judge) if part)
         print_line(f"[bold]{escape(title)}[/]")
         out.print(rewards_table([*results.groups.values()]))
-        only = RowFile(file, limit, columns=parse_columns(column)) if results.lines == 1 else None
+        only = RowFile(file, limit, columns=columns) if results.lines == 1 else None
         criteria = _criteria_of_all(request["rubric"], only)
         out.print(legend(criteria, [*results.groups.values()]))
         if (bias := position_bias([*results.groups.values()])) is not None:
@@ -176,9 +180,9 @@ def filter_easy(
     """
     keep_input(file, output, scores)
     if scores is not None and scores.resolve() == output.resolve():
-        exit_with_error("--output and --scores are one file; name another for the scores", code=2)
+        raise UsageError("--output and --scores are one file; name another for the scores")
     if file.suffix.lower() in _NOT_LINES:
-        exit_with_error(f"{file} is not JSONL, whose lines are kept; convert it to JSONL", code=2)
+        raise UsageError(f"{file} is not JSONL, whose lines are kept; convert it to JSONL")
     lines, refused = split_lines(read_groups(file))
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
     scored = asyncio.run(rate_lines(service, rated)) if rated else ScoredFile()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from adjudge_services.cli.options import UsageError
 from adjudge_services.cli.output import exit_with_error, file_name, warn
 from adjudge_services.cli.row_output import ColumnType, RowOutput
 from judge_server.evaluation.row_files import RowFile
@@ -183,7 +184,7 @@ def read_rubric_argument(text: str) -> Any:
     Exits with an error if the file does not contain a rubric.
 
     Raises:
-        ValueError: a file is meant, by its ending, and does not exist.
+        UsageError: a file is meant, by its ending, and does not exist.
     """
     path = Path(text)
     if path.is_file():
@@ -195,7 +196,7 @@ def read_rubric_argument(text: str) -> Any:
             warn(f"{text}: changed: {change}")
         return document.content
     if path.suffix.lower() in _FILE_SUFFIXES:
-        raise ValueError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
+        raise UsageError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
     return text
 
 
