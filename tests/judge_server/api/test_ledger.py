@@ -99,6 +99,17 @@ async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> No
     assert second["text"][0]["content"] == "Yes."
 
 
+async def test_half_a_surrogate_pair_in_a_recorded_text_is_replaced(recorded: httpx2.AsyncClient) -> None:
+    message = [{"role": "assistant", "content": "\udc00 \U0001f600"}]
+    group = {"id": "g", "prompt": "\ud83d?", "responses": ["Yes.", message]}
+    sent = json.dumps(request(groups=[group], run="r"))
+    answer = await recorded.post("/v1/rewards", content=sent, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    await post(recorded, request())  # waits until the ledger has everything
+    first, second = await verdicts(recorded, run="r", texts=True, criterion="fact")
+    assert (first["prompt"], second["text"][0]["content"]) == ("\ufffd?", "\ufffd \U0001f600")
+
+
 async def test_the_texts_of_a_page_take_few_reads(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
