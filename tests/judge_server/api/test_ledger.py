@@ -185,6 +185,12 @@ async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rule
     assert (await recorded.get("/v1/ledger")).json()["recorded"] == before
 
 
+async def test_a_run_whose_name_no_database_stores_is_recomputed(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request(run="a\0b"))
+    start, *_ = await lines(recorded, run="a\0b", on_failure="skip")
+    assert start["start"]["requests"] == 1
+
+
 async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request(*"abcdefgh", run="r"))
     *_, last = await lines(recorded, run="r", on_failure="error")
