@@ -159,9 +159,9 @@ READERS: dict[str, Callable[[str], object]] = {
     **{f"rubrics, {name}": _rubric(name) for name in ("dro", "frontierscience", "prometheus", "srar")},
 }
 
-SIZES = (25_000, 50_000, 100_000)
+LONGEST = 100_000
 ALREADY_FAST_S = 0.02
-"""So little processor time for 100,000 characters that the work cannot be quadratic on any machine."""
+"""So little processor time for the longest text that the work cannot be quadratic on any machine."""
 
 
 def _seconds(read: Callable[[str], object], text: str) -> float:
@@ -175,9 +175,14 @@ def _seconds(read: Callable[[str], object], text: str) -> float:
 
 
 def _growth(read: Callable[[str], object], family: Callable[[int], str]) -> float:
-    """How many times as long a text of 4n characters takes as one of n; the least of several tries."""
-    texts = [family(size) for size in SIZES]
-    least = [float("inf")] * len(SIZES)
+    """How many times as long a text of 4n characters takes as one of n; the least of several tries.
+
+    4n is 100,000 characters, or a quarter of that for a reader slow enough to be measured there.
+    """
+    short = _seconds(read, family(LONGEST // 16))
+    longest = LONGEST // 4 if short > ALREADY_FAST_S / 2 else LONGEST
+    texts = [family(longest // part) for part in (4, 2, 1)]
+    least = [float("inf")] * len(texts)
     for _ in range(4):
         for place, text in enumerate(texts):
             least[place] = min(least[place], _seconds(read, text))

@@ -45,10 +45,10 @@ async def test_a_caller_who_leaves_while_the_processes_start_blocks_no_other() -
 async def test_a_pool_that_is_closed_while_it_starts_does_no_work_and_ends() -> None:
     held_up = HeldUp()
     pool = WorkerPool(1, ignore, (held_up,))
-    waiting = asyncio.create_task(pool.execute(abs, (-3,), 60))
+    waiting = asyncio.create_task(pool.execute(abs, (-3,), 3600))
     await asyncio.to_thread(held_up.reached.wait)
     closing = asyncio.create_task(pool.close())
     held_up.go.set()
     await closing
-    assert await waiting is None
+    assert await asyncio.wait_for(waiting, 30) is None  # not only when its time is up
     assert await pool.execute(abs, (-3,), 60) is None

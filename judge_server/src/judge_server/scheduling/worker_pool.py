@@ -82,10 +82,10 @@ class WorkerPool:
     async def close(self) -> None:
         """End every worker; running work returns None."""
         self.closed = True
-        for future in list(self._running):
-            future.cancel()
         if self._pool is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
+        for future in list(self._running):  # also of a caller who waited for the start
+            future.cancel()
         await self._discard(self._pool)
 
     async def _execute(self, function: Callable[..., Any], args: Sequence[Any], seconds: float) -> tuple[Any] | None:
