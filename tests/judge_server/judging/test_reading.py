@@ -69,6 +69,10 @@ def test_any_other_text_is_a_failure_that_quotes_it(text: str) -> None:
     assert " ".join(text.split()) in failure(read_token_choice(text, YES_NO))
 
 
+def test_a_number_that_ends_the_text_after_another_answer_fails() -> None:
+    assert "ends with another answer" in failure(read_token_choice("Score: 8\nIt has an error.\n\n3", SCALE))
+
+
 def test_an_empty_answer_is_a_failure() -> None:
     assert failure(read_token_choice(" \n\x00", YES_NO)) == "the judge wrote nothing"
     assert failure(read_label_choice("", BETTER)) == "the judge wrote nothing"

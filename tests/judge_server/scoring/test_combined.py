@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
 from judge_server.errors import InvalidRequest, NotReady, Overloaded
@@ -300,6 +302,17 @@ async def test_a_panel_decides_without_a_failed_judge_only_if_it_could_not_chang
     assert (alpha.score, alpha.probability) == (1.0, pytest.approx(0.85))
     assert isinstance(beta, CallFailure)
     assert beta.detail == "1 of 3 judges of the panel failed and could have turned the verdict; 'b': gone"
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.7, 1.0]), st.integers(0, 20)), min_size=1, max_size=4))
+@example([(0.1, 1), (0.1, 10), (0.1, 19)])
+def test_a_panel_without_failures_has_a_verdict_also_at_one_half(votes: list[tuple[float, int]]) -> None:
+    outcomes = [JudgeResult(float(twentieths >= 10), twentieths / 20) for _, twentieths in votes]
+    rule = PanelRule(WeightedMean(tuple(weight for weight, _ in votes)))
+    verdict = rule.combine([f"judge {n}" for n in range(len(votes))], outcomes)
+    assert isinstance(verdict, JudgeResult)
+    mean = sum(weight * n for weight, n in votes) / sum(weight for weight, _ in votes) / 20
+    assert verdict.probability == pytest.approx(mean)
 
 
 async def test_dawid_skene_trusts_the_judge_that_errs_less() -> None:

@@ -114,11 +114,12 @@ class WeightedMean:
 
     def posterior(self, outcomes: Sequence[CallOutcome]) -> Posterior:
         """Combine the outcomes, of which at least one is a verdict."""
-        pairs = zip(self.weights, outcomes, strict=True)
+        pairs = list(zip(self.weights, outcomes, strict=True))
         given = [(w, probability_of(one)) for w, one in pairs if isinstance(one, JudgeResult)]
         known, total = math.fsum(w for w, _ in given), math.fsum(self.weights)
         yes = math.fsum(w * p for w, p in given)
-        return Posterior(yes / total, yes / known, (yes + total - known) / total)
+        missing = math.fsum(w for w, one in pairs if isinstance(one, CallFailure))  # total - known would round
+        return Posterior(yes / total, yes / known, (yes + missing) / total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ Probability masses are checked first, because an endpoint may return numbers tha
 
 An engine that cannot hold a model to the labels on offer returns text instead. A label in it counts only as a stated
 answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that announces it ("Final answer: no"), after the
-mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). If there are several such places they must agree, and
-the same sentence must name no other label. Anything else is a `parse` failure, even if a reader would guess right
-(docs/decisions/0012). Formatting characters (U+200E and the like) are ignored.
+mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). If there are several such places they must agree. The
+same sentence must name no other label, and the text after it must not end with one. Anything else is a `parse` failure,
+even if a reader would guess right (docs/decisions/0012). Formatting characters (U+200E and the like) are ignored.
 """
 
 import math
@@ -363,6 +363,15 @@ class _Labels:
         agrees = label_text == TIE or before == plain or self.named(_TOKEN.findall(before)) <= {label_text}
         return f"{'' if agrees else verdict['before']}\nanswer: {label_text}\n"
 
+    def last(self, words: Sequence[str]) -> str | None:
+        """Return the longest label that the words end with. One letter or number must follow a mark: "see point 3"."""
+        end = next((i for i in range(len(words), 0, -1) if words[i - 1][-1].isalnum()), 0)
+        for start in range(max(0, end - max(map(len, self.by_words), default=0)), end):
+            if (found := self.at(words, start)) is not None and found[1] == end:
+                is_word = len(found[0]) > 1 and not found[0].lstrip("-").isdecimal()
+                return found[0] if is_word or words[start - 1] in _STOPS else None
+        return None
+
     def named(self, words: Sequence[str]) -> set[str]:
         """Return every label that the words name. A single letter must match in case, because "a" is a word too."""
         exact = {label for label in self.by_words.values() if len(label) == 1 and label.isalpha()}
@@ -446,6 +455,8 @@ def _statement(words: Sequence[str], labels: _Labels, then: LabelChoice | None) 
         return f"it names another answer besides {label!r}"
     if (sentence_end := end + len(_sentence(words, end))) < len(words) and "?" in words[sentence_end]:
         return "it asks instead of answering"
+    if labels.last(words[sentence_end:]) not in (None, label):
+        return f"it says {label!r} and ends with another answer"
     return label, second
 
 

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.engines.openai.completions import ChatCompletion, ModelList, parse_body
+from judge_server.engines.openai.calls import read_answer
+from judge_server.engines.openai.completions import ChatCompletion, ModelList, TokenCounts, parse_body
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.openai.http import retry_after_s
 from judge_server.errors import EngineNotReady, EngineStartError
@@ -24,6 +25,7 @@ from judge_server.ports import (
     CallFailure,
     JsonOutput,
     LabelChoice,
+    Option,
     Reasoning,
     Reply,
     SamplingOptions,
@@ -558,6 +560,39 @@ def test_candidates_of_probability_0_are_left_out_and_impossible_ones_refused() 
     places[0]["top_logprobs"] += [{"token": "z", "logprob": math.nan}]
     with pytest.raises(ValueError, match="finite number"):
         read(json.dumps(body).encode())
+
+
+def with_candidates(**probabilities: float) -> ChatCompletion:
+    """A completion whose first token has these candidates."""
+    body = body_of("Yes")
+    top = [{"token": token, "logprob": math.log(p)} for token, p in probabilities.items()]
+    body["choices"][0]["logprobs"]["content"][0] = {"token": top[0]["token"], "top_logprobs": top}
+    return read(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("yes", ["\nyes", "yes\n", "  Yes", "\tYes", "\u010ayes", "Yes.", '"yes"', "**Yes", "yes:"])
+def test_white_space_and_marks_around_a_label_are_no_part_of_it(yes: str) -> None:
+    assert masses(with_candidates(**{yes: 0.9, " no": 0.05})) == pytest.approx((0.9, 0.05))
+
+
+def test_a_digit_with_a_mark_is_not_read_as_a_grade() -> None:
+    scale = TokenChoice(tuple(Option(str(grade), (str(grade), f" {grade}")) for grade in range(5)))
+    completion = with_candidates(**{"3": 0.5, "3.": 0.2, ".4": 0.2, "\n4": 0.1})
+    assert completion.masses(scale, completion.place_of(scale)) == pytest.approx((0, 0, 0, 0.5, 0.1))
+
+
+def test_labels_of_several_tokens_are_no_verdict_where_their_beginning_is_the_likelier_answer() -> None:
+    def reading(**probabilities: float) -> Reply | CallFailure:
+        return read_answer(
+            Call("Is it?", YES_NO), with_candidates(**probabilities), TokenCounts(1, 0, 1, clipped=False)
+        )
+
+    failure = reading(n=0.6, N=0.3, yes=0.05)
+    assert isinstance(failure, CallFailure)
+    assert (failure.kind, "0.9 on tokens that only begin an answer" in failure.detail) == ("parse", True)
+    reply = reading(yes=0.6, n=0.3, no=0.05)
+    assert isinstance(reply, Reply)
+    assert reply.masses == pytest.approx((0.6, 0.05))
 
 
 async def test_a_compressed_body_is_bounded_like_any_other() -> None:

@@ -113,6 +113,13 @@ def with_legacy_logprobs(completion: dict[str, Any]) -> dict[str, Any]:
     return completion
 
 
+def with_token_ids(completion: dict[str, Any]) -> dict[str, Any]:
+    """Log-probabilities by the ids of tokens, without their texts."""
+    if completion["choices"][0].get("logprobs"):
+        completion["choices"][0]["logprobs"] = {"tokens": [9693], "top_logprobs": [{"9693": -0.1, "2152": -2.5}]}
+    return completion
+
+
 def with_bytes(completion: dict[str, Any]) -> dict[str, Any]:
     """Tokens as ids, with the text in `bytes`."""
     for place in (completion["choices"][0].get("logprobs") or {}).get("content", []):
@@ -240,6 +247,7 @@ KINDS: dict[str, ServerKind] = {
         shape=without_candidates,
         decoding="at the endpoint's own temperature; text",
     ),
+    "ids-of-tokens": ServerKind(shape=with_token_ids, decoding="greedy; text"),
     "without-words": ServerKind(
         refuses_value=speechless, decoding="at the endpoint's own temperature; top 20; at least 2 tokens"
     ),

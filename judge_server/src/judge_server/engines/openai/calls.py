@@ -240,6 +240,12 @@ def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> 
                 "engine", f"the endpoint gave {reason}, which is impossible; check what serves the model"
             )
         masses = None if thought else completion.masses(call.answer, place)
+        if masses is not None and (split := completion.split_mass(call.answer, place)) > max(masses) > 0:
+            return CallFailure(
+                "parse",
+                f"the judge put a probability of {split:.2g} on tokens that only begin an answer, and at most "
+                f"{max(masses):.2g} on a whole one; let its prompt ask for answers that are one token each",
+            )
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
     elif isinstance(call.answer, LabelChoice):

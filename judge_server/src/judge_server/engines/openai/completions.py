@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -23,8 +24,11 @@ _CHANNEL, _BARE_ANALYSIS, _BARE_FINAL = "<|channel|>", "analysis", "assistantfin
 _FINAL_CHANNEL = re.compile(r"<\|channel\|>final(?: ?<\|constrain\|>[a-z]{1,20})?<\|message\|>")
 """The channels of gpt-oss in a text that the server did not sort, with their control tokens and without."""
 
-_SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
-"""How some servers write a token's leading space: the marks of SentencePiece and of byte-level BPE."""
+_SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n", "\u0109": "\t"})
+"""How some servers write a token's white space: the marks of SentencePiece and of byte-level BPE."""
+
+_EDGES = "*_`\"'.,:;!()[]"
+"""Marks around a label in the tokens of servers whose tokens are pieces of text."""
 
 _NO_COUNT = -1
 """Stands for a token count that is not a number; it is clipped like every impossible count."""
@@ -319,6 +323,19 @@ class ChatCompletion(_ResponseModel):
         candidates = self._positions[place.position].top_logprobs
         return _masses(candidates, token_choice) if candidates else None
 
+    def split_mass(self, token_choice: TokenChoice, place: "Place") -> float:
+        """Return the probability of tokens that only begin an option, because the model writes it in several tokens."""
+        if not self._positions or place.position is None:
+            return 0.0
+        whole = frozenset().union(*_bare_spellings(token_choice))
+        candidates = self._positions[place.position].top_logprobs
+        begun = [(_label_in(token), logprob) for token, logprob in candidates]
+        return math.fsum(
+            math.exp(logprob)
+            for label, logprob in begun
+            if label and label not in whole and any(spelling.startswith(label) for spelling in whole)
+        )
+
     def why_invalid(self, at: int | None) -> str:
         """Say why the log-probabilities of a token are impossible; empty if they are possible or absent.
 
@@ -436,10 +453,21 @@ def _final_channel(text: str) -> str:
 
 
 def _masses(candidates: Iterable[tuple[str, float]], token_choice: TokenChoice) -> tuple[float, ...]:
-    masses = [(_unmarked(token), math.exp(logprob)) for token, logprob in candidates]
-    return tuple(
-        [math.fsum([mass for token, mass in masses if token in option.spellings]) for option in token_choice.options]
-    )
+    masses = [(_label_in(token), math.exp(logprob)) for token, logprob in candidates]
+    spellings_of = _bare_spellings(token_choice)
+    return tuple([math.fsum([mass for label, mass in masses if label in spellings]) for spellings in spellings_of])
+
+
+@lru_cache
+def _bare_spellings(token_choice: TokenChoice) -> tuple[frozenset[str], ...]:
+    return tuple([frozenset(spelling.strip() for spelling in option.spellings) for option in token_choice.options])
+
+
+def _label_in(token: str) -> str:
+    """Return a token without the white space around it, and a word without the marks around it: "7." may become 7.5."""
+    bare = _unmarked(token).strip()
+    word = bare.strip(_EDGES)
+    return word if word.isalpha() else bare
 
 
 def _unmarked(token: str) -> str:

@@ -103,6 +103,10 @@ class EndpointError(Exception):
         self.status = status
 
 
+class UnreadableLogprobs(EndpointError):
+    """The log-probabilities of a completion cannot be read."""
+
+
 def mixed_weights(answered: object, first: object) -> EndpointError:
     """Return the error for an answer that names another model than the first one did."""
     detail = (
@@ -167,6 +171,9 @@ class OpenAIHttp:
         try:
             return ChatCompletion.model_validate(content)
         except ValidationError as error:
+            if "logprobs" in error.errors()[0]["loc"]:
+                detail = f"the log-probabilities cannot be read ({shape_error(error)}); check what serves the model"
+                raise UnreadableLogprobs(self.make_error(detail).failure, answer.status) from error
             self._no_completion(answer, shape_error(error))
 
     async def chat_together(

@@ -33,7 +33,7 @@ from judge_server.engines.openai.calls import (
     text_of,
 )
 from judge_server.engines.openai.completions import ChatCompletion, ModelCard, ModelList, parse_body, shape_error
-from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, encode
+from judge_server.engines.openai.http import EndpointError, HttpAnswer, OpenAIHttp, UnreadableLogprobs, encode
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.judging.prompts.fencing import control_token_pattern
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
@@ -447,9 +447,11 @@ def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
 
 
 async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
-    """Return the completion of a body; None if the endpoint does not accept it."""
+    """Return the completion of a body; None if the endpoint does not accept it, or gives unreadable probabilities."""
     try:
         return await http.chat(body)
+    except UnreadableLogprobs:
+        return None
     except EndpointError as error:
         if error.status in REFUSALS:
             return None
