@@ -99,6 +99,17 @@ async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> No
     assert second["text"][0]["content"] == "Yes."
 
 
+async def test_half_a_surrogate_pair_in_a_recorded_text_is_replaced(recorded: httpx2.AsyncClient) -> None:
+    message = [{"role": "assistant", "content": "\udc00 \U0001f600"}]
+    group = {"id": "g", "prompt": "\ud83d?", "responses": ["Yes.", message]}
+    sent = json.dumps(request(groups=[group], run="r"))
+    answer = await recorded.post("/v1/rewards", content=sent, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    await post(recorded, request())  # waits until the ledger has everything
+    first, second = await verdicts(recorded, run="r", texts=True, criterion="fact")
+    assert (first["prompt"], second["text"][0]["content"]) == ("\ufffd?", "\ufffd \U0001f600")
+
+
 async def test_the_texts_of_a_page_take_few_reads(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +183,12 @@ async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rule
     assert {response["reward"] for response in other[1]["group"]["responses"]} <= {0.0, 1.0}
     assert not {0.0, 1.0}.issuperset(rewards)
     assert (await recorded.get("/v1/ledger")).json()["recorded"] == before
+
+
+async def test_a_run_whose_name_no_database_stores_is_recomputed(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request(run="a\0b"))
+    start, *_ = await lines(recorded, run="a\0b", on_failure="skip")
+    assert start["start"]["requests"] == 1
 
 
 async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:

@@ -77,12 +77,11 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     Raises:
         DatasetError: the run does not exist, or none of its groups can be judged again.
     """
-    found: dict[tuple[bytes, str], list[UseRecord]] = {}
+    found: dict[tuple[bytes, int], list[UseRecord]] = {}
     async with aclosing(response_pages(ledger, ResponseFilter(project_id, run, limit=_PAGE))) as pages:
         async for page in pages:
             for one in page:
-                key = (one.request.request, one.response.group_id)
-                found.setdefault(key, []).append(one)
+                found.setdefault(one.group, []).append(one)
             if most is not None and len(found) > most:
                 break
     if not found:

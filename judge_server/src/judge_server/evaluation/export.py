@@ -21,7 +21,13 @@ from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.labelling import JudgedText, consensus_labels, judged_text, read_texts
 from judge_server.ports import LabelStore, LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
-from judge_server.scoring.recorded import has_stored_image, recorded_verdicts, response_pages, storable_text
+from judge_server.scoring.recorded import (
+    has_stored_image,
+    read_text,
+    recorded_verdicts,
+    response_pages,
+    storable_text,
+)
 from rubric_store.ledger.rows import LabelFilter, ResponseFilter, ResponseRow, UseRecord
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import ExportKind, ExportSummary, PairsBy
@@ -365,7 +371,7 @@ class _Rows:
                 yield {
                     "prompt": written[0],
                     "response": written[1],
-                    "grounding": None if row.grounding is None else _read(texts[row.grounding]),
+                    "grounding": None if row.grounding is None else read_text(texts[row.grounding]),
                     "criterion": criterion.id,
                     "description": storable_text(criterion.description),
                     "score": verdict.score,
@@ -399,7 +405,7 @@ class _Rows:
             self._counts["without_texts"] += 1
             return None
         found = [texts[digest] for digest in digests]
-        prompt, *answers = map(_read, found)
+        prompt, *answers = map(read_text, found)
         conversation = any(not isinstance(text, str) for text in (prompt, *answers))
         if conversation and any(map(has_stored_image, found)):
             self._counts["with_images"] += 1
@@ -412,12 +418,6 @@ class _Rows:
                 return None
             return [prompt, *answers]
         return [_as_messages("user", prompt), *[_as_messages("assistant", answer) for answer in answers]]
-
-
-def _read(stored: str) -> Any:
-    """Read a stored text or messages, without lone surrogates, which no file can hold."""
-    value = json.loads(stored)
-    return json.loads(storable_text(json.dumps(value, ensure_ascii=False))) if "\\ud" in stored else value
 
 
 def _as_messages(role: str, text: Any) -> Any:

@@ -214,10 +214,10 @@ async def labelled_groups(store: LabelStore, wanted: LabelFilter) -> LabelledGro
     Each group has the labelled criteria of its rubric, which the judge is always asked about, even if a program could
     decide them.
     """
-    groups: dict[tuple[bytes, str], list[LabelledUse]] = defaultdict(list)
+    groups: dict[tuple[bytes, int], list[LabelledUse]] = defaultdict(list)
     found = await store.labelled_uses(wanted)
     for one in found:
-        groups[one.use.response.request, one.use.response.group_id].append(one)
+        groups[one.use.group].append(one)
     texts = await read_texts(store, wanted.project_id, [one.use.response for one in found])
     rows: list[dict[str, Any]] = []
     left_out: dict[str, int] = defaultdict(int)
@@ -320,7 +320,7 @@ def agreements(found: Sequence[LabelledUse]) -> list[Agreement]:
             said[JUDGE][number] = score
         for label in one.labels:
             said[label.labeller][number] = label.met
-    rows = [(one.use.response.request, one.use.response.group_id) for one in found]
+    rows = [one.use.group for one in found]
     results = []
     for first, second in combinations(sorted(said, key=lambda name: name != JUDGE), 2):
         both = [number for number in said[first] if number in said[second]]

@@ -18,7 +18,7 @@ from judge_server.errors import InvalidRequest, JudgingFailed, NotFound, RubricR
 from judge_server.ports import LedgerReader
 from judge_server.scheduling.time_sharing import run_in_thread
 from judge_server.scoring.ranking import pair_verdicts
-from judge_server.scoring.recorded import judged_verdicts
+from judge_server.scoring.recorded import judged_verdicts, storable_text
 from judge_server.scoring.rewards import (
     RewardResult,
     effective_weights,
@@ -88,7 +88,8 @@ async def recompute(
         RubricRefused: a rubric cannot feed the mode; before any group.
         JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`; at that response.
     """
-    part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
+    name = storable_text(request.run or "")
+    part = RunRange(project_id, name, request.first_step, request.last_step, request.protocol)
     run = await ledger.judged_run(part)
     if not run.requests:
         raise _unknown(request)

@@ -47,6 +47,12 @@ def storable_text(text: str) -> str:
     return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def read_text(stored: str) -> Any:
+    """Read a stored text or messages, without lone surrogates, which neither a file nor an answer can hold."""
+    value = json.loads(stored)
+    return json.loads(storable_text(json.dumps(value, ensure_ascii=False))) if "\\ud" in stored else value
+
+
 def digest_bytes(rubric: str) -> bytes:
     """The bytes of a rubric digest `sha256:…`."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
@@ -215,7 +221,7 @@ def _to_recorded_verdict(
         judge=request.model,
         fingerprint=request.fingerprint,
         at=request.created_at,
-        **{name: json.loads(texts[d]) for name, d in digests.items() if d in texts},
+        **{name: read_text(texts[d]) for name, d in digests.items() if d in texts},
     )
 
 

@@ -260,6 +260,11 @@ class UseRecord(NamedTuple):
         """The (request, place) of the response."""
         return self.response.request, self.response.place
 
+    @property
+    def group(self) -> tuple[bytes, int]:
+        """The (request, place) of the first response of its group; a request may have several groups of one id."""
+        return self.response.request, self.response.place - self.response.position
+
 
 class UseFilter(NamedTuple):
     """A filter of a run's uses; None matches all. `after` is the (request, place, slot) of the last use returned."""

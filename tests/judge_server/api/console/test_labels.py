@@ -71,6 +71,16 @@ async def test_a_verdict_is_labelled_where_it_is_shown(recorded: httpx2.AsyncCli
     assert pressed(checked(await recorded.get(href))) == []
 
 
+async def test_labels_of_groups_that_share_an_id_keep_their_prompts(recorded: httpx2.AsyncClient) -> None:
+    rubric = {"criteria": [{"id": "fact", "description": "Is right."}]}
+    groups = [{"id": "same", "prompt": text, "responses": [f"{text} Yes."]} for text in ("One?", "Two?")]
+    await post(recorded, request(run="r", rubric=rubric, groups=groups))
+    labels = [{"verdict": one["id"], "met": True} for one in await verdicts(recorded, run="r")]
+    assert (await recorded.put("/v1/labels", json={"run": "r", "labels": labels})).status_code == 200
+    rows = [json.loads(line) for line in (await recorded.get("/v1/labels", params={"run": "r"})).text.splitlines()]
+    assert [(row["prompt"], row["responses"]) for row in rows] == [("One?", ["One? Yes."]), ("Two?", ["Two? Yes."])]
+
+
 async def test_the_queue_offers_verdict_after_verdict_until_none_is_left(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded, steps=1)
     assert links(await page(recorded, "labels"), "labels/queue") == ["/console/labels/queue?run=r"]

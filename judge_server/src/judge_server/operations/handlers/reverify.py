@@ -134,7 +134,7 @@ class ReverifyHandler(SummingHandler):
         recorded: RequestRow | None = None
         async for page in response_pages(self._ledger, wanted):
             for one in page:
-                if (begins := _group_of(one)) != group:
+                if (begins := one.group) != group:
                     if recorded is not None:
                         yield recorded, keys
                     chosen = (failed is None or begins in failed) and _share(begins) < request.share
@@ -149,7 +149,7 @@ class ReverifyHandler(SummingHandler):
         wanted = UseFilter(project_id, request.run, status="failed", limit=_READ_AT_ONCE)
         while True:
             page = await self._ledger.uses(wanted)
-            found.update([_group_of(one) for one in page])
+            found.update([one.group for one in page])
             if len(page) < _READ_AT_ONCE:
                 return found
             last = page[-1].votes[0][0]
@@ -262,11 +262,6 @@ def _parts(found: Sequence[_RecordedGroup]) -> Iterator[list[_RecordedGroup]]:
         part.append(one)
     if part:
         yield part
-
-
-def _group_of(record: UseRecord) -> _Key:
-    """The request of a group and the place of its first response; a request may have several groups of one id."""
-    return record.response.request, record.response.place - record.response.position
 
 
 def _share(group: _Key) -> float:
