@@ -326,7 +326,8 @@ class _Parser(Cursor):
                 self._at += 1
                 factors.append(Term("inverse", (self._signed_factor(),)))
             elif self._begins_factor(factors, constant):
-                factor = self._simple_fraction() if token.kind == "number" else self._power()
+                is_part = token.kind == "number" and factors[-1].head == "number"  # of a mixed number
+                factor = self._simple_fraction() if is_part else self._power()
                 is_mixed = len(factors) == 1 and token.text != "("  # `2(3/4)` is a product
                 if is_mixed and (whole := mixed(factors[0], factor)) is not None:
                     factors = [self._scaled(whole)]
@@ -406,6 +407,8 @@ class _Parser(Cursor):
             short = not (token.spaced or token.upright) or len(token.text) < 3
             return short or token.text in _WRITTEN_FUNCTIONS | _GREEK_WORDS
         if token.kind == "number":
+            if factors[-1].text == "factorial":
+                return True
             whole = len(factors) == 1 and factors[0].head == "number"
             return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
         if token.kind == "command":
@@ -420,7 +423,7 @@ class _Parser(Cursor):
             is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
             return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
         if token.text == "[":
-            return not token.spaced and factors[-1].head == "symbol"
+            return not token.spaced and factors[-1].head == "symbol" and factors[-1].text != "\\infty"
         return token.text in ("(", "{") or (token.text == "|" and not self._bars)
 
     def _power(self) -> Term:
@@ -679,7 +682,7 @@ class _Parser(Cursor):
                 return inside
         elif inside.text != ",":
             raise NotRead
-        elif pair == "()":
+        elif pair == "()" or (pair == "][" and len(parts) == 2):  # `]0, 1[` is ISO 80000's way to write `(0, 1)`
             return Term("tuple", parts)
         elif len(parts) == 2:
             return Term("interval", parts, text=("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
