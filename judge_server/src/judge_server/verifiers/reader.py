@@ -733,6 +733,8 @@ class _Parser(Cursor):
         self._expect("{")
         kind = self._next().text
         self._expect("}")
+        if kind == "cases":
+            return self._cases()
         if kind not in ("pmatrix", "bmatrix", "vmatrix", "matrix", "Bmatrix", "array", "smallmatrix"):
             raise NotRead
         if kind == "array":
@@ -752,3 +754,25 @@ class _Parser(Cursor):
             self._expect(text)
         self._depth -= 1
         return Term("matrix", tuple(rows), text="determinant" if kind == "vmatrix" else "")
+
+    def _cases(self) -> Term:
+        r"""Read the rows of `cases` up to its end: a system of equations, or values with their conditions."""
+        self._deeper()
+        rows: list[Term] = []
+        while self._peek().text != "\\end":
+            cells = [self._item(("&",))]
+            self._accept(",", ";")
+            if self._accept("&"):
+                self._accept("if", "for", "when", "where")
+                is_rest = self._accept("otherwise", "else")
+                cells.append(Term("symbol", text="name otherwise") if is_rest else self._item(("\\\\",)))
+                self._accept(",", ";", ".")
+            rows.append(Term("row", tuple(cells)))
+            if not self._accept("\\\\"):
+                break
+        for text in ("\\end", "{", "cases", "}"):
+            self._expect(text)
+        self._depth -= 1
+        if all(len(row.parts) == 1 and row.parts[0].head == "relation" for row in rows):
+            rows = [row.parts[0] for row in rows]
+        return Term("list", tuple(rows), text=",")
