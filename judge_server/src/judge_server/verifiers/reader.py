@@ -713,7 +713,7 @@ class _Parser(Cursor):
     def _function_argument(self) -> Term:
         """Read the argument of a function: in brackets, or the factors that follow without a sign."""
         if self._peek().text in ("(", "[", "{", "|"):
-            return self._power() if self._peek().text != "{" else self._braced()
+            return self._primary()  # a power after the brackets is that of the function's value
         negative = self._accept("-")
         term = self._power()
         factors = [term]
