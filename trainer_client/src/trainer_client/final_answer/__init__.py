@@ -69,8 +69,8 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _OR = re.compile(
-    r"(?:</?[a-z_]{1,20}>|[\s$*_`.,;)\]}\\]){0,12}+\bor\b(?![ \t,]*+(?:maybe|rather|perhaps)\b),?"
-    r"\s*+(?:equivalently\b,?\s*+)?+(?P<other>[^\n]*+)",
+    r"(?:</?[a-z_]{1,20}>|[\s$*_`.,;)\]}\\]){0,12}+(?:\b(?:or|oder|ou|или)\b|或者?)"
+    r"(?![ \t,]*+(?:maybe|rather|perhaps)\b),?\s*+(?:equivalently\b,?\s*+)?+(?P<other>[^\n]*+)",
     re.IGNORECASE,
 )
 """An alternative right after an answer."""
