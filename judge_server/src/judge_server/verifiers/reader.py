@@ -509,6 +509,8 @@ class _Parser(Cursor):
         if token.text == "]" and self._depth < 4:
             return self._bracketed(token.text)
         if token.text == "{":
+            if self._accept("}"):
+                return Term("symbol", text="\\emptyset")
             self._at -= 1
             return self._braced()
         if token.text == "|":
