@@ -99,6 +99,30 @@ async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> No
     assert second["text"][0]["content"] == "Yes."
 
 
+async def test_the_texts_of_a_page_take_few_reads(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def counted(name: str) -> Any:
+        read = getattr(SQLLedger, name)
+
+        async def reading(*given: Any) -> Any:
+            reads.append(name)
+            return await read(*given)
+
+        return reading
+
+    texts = [f"Answer {n}." for n in range(100)]
+    await post(recorded, request(*texts, "long" * 20_000, run="r"))
+    for name in ("texts", "short_texts"):
+        monkeypatch.setattr(SQLLedger, name, counted(name))
+    query = {"run": "r", "criterion": "fact", "texts": True, "limit": 101}
+    page = (await recorded.get("/v1/verdicts", params=query)).json()["verdicts"]
+    assert [one["text"] for one in page] == [*texts, "long" * 20_000]
+    assert sorted(reads) == ["short_texts"] * 4 + ["texts"] * 2, "the rubric, and the long text"
+
+
 async def test_a_page_ends_before_its_texts_are_large(recorded: httpx2.AsyncClient) -> None:
     by_program = {"description": "Says a.", "verification": {"method": "contains", "all_of": ["a"]}}
     rubric = {"criteria": [{"id": f"c{n}", **by_program} for n in range(5)]}

@@ -72,11 +72,12 @@ async def test_the_criteria_of_a_run_can_be_filtered_by_id_and_by_rubric(recorde
     assert ([step["step"] for step in rest["steps"]], rest["next_cursor"]) == ([1], None)
 
 
-@pytest.mark.parametrize("name", ["team/llama/3", "with space & ?#%", "ünï", "a/steps"])
+@pytest.mark.parametrize("name", ["team/llama/3", "with space & ?#%", "ünï", "a/steps", "two\nlines", "a\n"])
 async def test_a_run_may_have_any_name(recorded: httpx2.AsyncClient, name: str) -> None:
-    await post(recorded, request(run=name))
+    await post(recorded, request(run=name, step=1))
     assert [run["run"] for run in (await get(recorded, "/v1/runs"))["runs"]] == [name]
     assert (await get(recorded, f"/v1/runs/{quote(name)}"))["run"]["run"] == name
+    assert (await get(recorded, f"/v1/runs/{quote(name)}/monitors"))["run"] == name
 
 
 async def test_runs_are_listed_in_pages_including_the_unnamed_one(recorded: httpx2.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -12,6 +13,9 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.results import Judged
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.judge import Judge
+from rubric_store import RubricStore
+from tests.judge_server import support
+from tests.judge_server.api.recording import post, recording, verdicts
 from tests.judge_server.api.test_rewards import rewards
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import GatedEngine, http_scope, request
@@ -84,17 +88,34 @@ async def test_an_invalid_request_gets_a_problem_instead_of_a_stream(
     assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
 
 
-async def test_with_on_failure_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailure:
-        return CallFailure("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
+def fails_bad_texts(batch: Batch, call: Call) -> Reply | CallFailure:
+    """Answer by hash, but fail calls about texts that contain "bad"."""
+    return CallFailure("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
 
-    http = await serve(ScriptedEngine(script, concurrent_batches=1))
+
+async def test_with_on_failure_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(fails_bad_texts, concurrent_batches=1))
     good, last = await lines(http, body("good", "bad", on_failure="error"))
     assert good.group is not None
     assert last.problem is not None
     assert (last.problem.type, last.problem.retryable) == ("urn:adjudge:judging-failed", True)
     alone = await http.post("/v1/rewards", json=body("bad", on_failure="error"), headers=NDJSON)
     assert alone.status_code == 502
+
+
+async def test_a_stream_that_ends_in_a_problem_is_recorded_as_far_as_it_was_sent(
+    store: RubricStore, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(fails_bad_texts, concurrent_batches=1)
+    async with recording(store, tmp_path, default=await support.judge(engine)) as http:
+        sent = body("good", "bad", "later", on_failure="error", run="r", step=1)
+        good, last = await lines(http, sent)
+        assert (good.group is not None, last.problem is not None) == (True, True)
+        await post(http, body("other"))  # waits until the ledger has everything
+        found = {(one["group"], one["response"]): one["reward"] for one in await verdicts(http, run="r")}
+    assert good.group is not None
+    rewards = {("good", n): response.reward for n, response in enumerate(good.group.responses)}
+    assert found == rewards | {("bad", 0): None, ("bad", 1): None}
 
 
 async def test_every_line_is_one_json_object_whatever_the_texts(http: httpx2.AsyncClient) -> None:

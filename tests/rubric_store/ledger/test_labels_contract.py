@@ -41,8 +41,8 @@ async def test_a_person_has_one_label_per_verdict_and_may_change_it(ledger: SQLL
 async def test_a_label_can_be_removed(ledger: SQLLedger) -> None:
     await ledger.set_label(PROJECT, FIRST, "ada", True)
     await ledger.set_label(PROJECT, SECOND, "ada", True)
-    assert await ledger.set_label(PROJECT, FIRST, "ada", None) is None
-    assert await ledger.set_label(PROJECT, FIRST, "ada", None) is None
+    removed = [await ledger.set_label(PROJECT, FIRST, "ada", None) for _ in range(2)]
+    assert [one and one.verdict for one in removed] == [FIRST, None]
     assert await labelled(ledger) == [("c1", "ada", True)]
 
 
@@ -126,5 +126,6 @@ async def test_labels_are_set_all_or_none(ledger: SQLLedger) -> None:
     assert await labelled(ledger) == [("c0", "ada", False), ("c1", "ada", True)]
     with pytest.raises(LookupError, match="no such verdict"):
         await ledger.set_labels(PROJECT, {FIRST: True, FIRST._replace(slot=2): True}, "ada")
-    await ledger.set_labels(PROJECT, {SECOND: None}, "ada")
-    assert await labelled(ledger) == [("c0", "ada", False)]
+    assert await ledger.set_labels(PROJECT, {FIRST: True, SECOND: None}, "ada") == 1
+    assert await labelled(ledger) == [("c0", "ada", True)]
+    assert await ledger.set_labels(PROJECT, {FIRST: None, SECOND: None}, "ada") == 1, "only one label was there"

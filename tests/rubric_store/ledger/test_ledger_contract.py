@@ -246,6 +246,14 @@ async def test_texts_are_read_as_json(ledger: SQLLedger) -> None:
     }
 
 
+async def test_short_texts_are_read_without_the_long_ones(ledger: SQLLedger) -> None:
+    texts = {name: ledger_rows.text(name) for name in ("a" * 98, "a" * 99, "a" * 100_000, "".join(map(chr, range(99))))}
+    ledger.write(LedgerRows([*texts.values()], [], [], [], []))
+    found = await ledger.short_texts(PROJECT, [*(digest(name) for name in texts), digest("nothing")], 100)
+    assert [found[digest(name)] for name in texts] == [json.dumps("a" * 98), None, None, None]
+    assert len(found) == len(texts)
+
+
 async def test_purging_a_run_deletes_it_and_what_only_it_referred_to(ledger: SQLLedger, migrated_url: str) -> None:
     ledger.write(request(1, [["a", "shared"]], run="gone"))
     ledger.write(request(2, [["a", "b"]], run="gone", score=0.0))

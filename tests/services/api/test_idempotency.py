@@ -164,6 +164,13 @@ async def test_judging_again_repeats_no_successful_call(http: httpx2.AsyncClient
     assert [used["judge_calls"] for used in usage] == [7, 0]
 
 
+async def test_judging_afresh_under_a_key_asks_once(http: httpx2.AsyncClient) -> None:
+    body = {k: v for k, v in request("Yes.", run="r").items() if k != "reward"} | {"fresh": True}
+    keys = ["k1", "k1", "k2"]
+    sent = [await http.post("/v1/verdicts", json=body, headers={"Idempotency-Key": key}) for key in keys]
+    assert [answer.json()["usage"]["judge_calls"] for answer in sent] == [7, 0, 7]
+
+
 async def test_judging_does_not_wait_for_an_unreachable_database(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,3 +53,14 @@ def test_a_row_whose_judging_failed_has_an_error_and_no_value(away):
     assert "unreachable" in feedback.error.error_message
     _, metrics = evaluated([{"inputs": {"question": "7 * 2?"}, "outputs": "14"}], RubricFeedback(rubric=RUBRIC, **away))
     assert "rubric/mean" not in metrics
+
+
+@pytest.mark.parametrize("outputs", [None, {"response": None}])
+def test_a_row_without_an_output_is_not_judged(url, outputs):
+    anything = [{"id": "any", "description": "Has text.", "verification": {"method": "regex", "pattern": "."}}]
+    scorer = RubricFeedback(url, anything)
+    feedback = scorer(inputs={"question": "7 * 2?"}, outputs=outputs)
+    assert (feedback.value, feedback.error.error_code) == (None, "NO_OUTPUT")
+    data = [{"inputs": {"question": "7 * 2?"}, "outputs": outputs}]
+    assert "rubric/mean" not in mlflow.genai.evaluate(data=data, scorers=[scorer]).metrics
+    assert scorer(inputs={"question": "7 * 2?"}, outputs="").value == 0.0

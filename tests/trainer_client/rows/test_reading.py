@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
-from trainer_client.rows.reading import RowReader
+from trainer_client.rows.reading import RowReader, prompt_digest
 
 torch = pytest.importorskip("torch")
 
@@ -88,6 +88,13 @@ def test_prompts_that_differ_only_by_their_picture_are_apart(kind):
     again = read([looking(seen(red=7, kind=kind))])
     assert again.groups[0].id == inside.groups[1].id  # as on another rank
     assert inside.groups[0].fields["prompt"][0].content == "[image]\nWhat is it?"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_digest_of_a_prompt_is_that_of_its_content(kind):
+    """A scaffold's draw depends on it; a resumed run decodes its pictures again."""
+    red, again, other = [prompt_digest(looking(seen(red=red, kind=kind))) for red in (7, 7, 0)]
+    assert red == again != other
 
 
 def test_an_id_does_not_depend_on_the_order_of_a_messages_fields():

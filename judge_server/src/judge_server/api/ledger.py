@@ -9,6 +9,7 @@ from fastapi import Path as PathParameter
 from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Match
 from starlette.types import Scope
 
@@ -116,6 +117,14 @@ async def list_runs(request: Request, after: After = None, limit: Limit = 50) ->
     return await reject_unknown_cursor(ledger.runs(project_of(request), after=after, limit=limit))
 
 
+class RunConvertor(PathConvertor):
+    """Matches any text in a path. Starlette's own convertor `path` matches no line breaks, which a name may have."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("run", RunConvertor())
+
 RunPathName = Annotated[
     str,
     PathParameter(
@@ -144,7 +153,7 @@ run_parts_router = api_router("ledger", "read", prefix="/v1/runs", route_class=S
 
 
 @run_parts_router.get(
-    "/{run:path}/monitors",
+    "/{run:run}/monitors",
     summary="Apply the monitors to a run",
     responses=problem_responses(404, 422, 503),
 )
@@ -198,7 +207,7 @@ async def read_judged_run(ledger: LedgerReader, part: RunRange, command: str) ->
 
 
 @run_parts_router.get(
-    "/{run:path}/corrected-rates",
+    "/{run:run}/corrected-rates",
     summary="Correct a run's pass rates for its judge's error",
     responses=problem_responses(404, 422, 503),
 )
@@ -222,7 +231,7 @@ async def read_corrected_rates(
 
 
 @run_parts_router.get(
-    "/{run:path}/audit",
+    "/{run:run}/audit",
     summary="Audit a run: is its rubric being gamed?",
     responses=problem_responses(404, 422, 503),
 )
@@ -278,7 +287,7 @@ class ExportOptions(BaseModel):
 
 
 @run_parts_router.get(
-    "/{run:path}/export",
+    "/{run:run}/export",
     summary="Export a run as training data: preference pairs, SFT rows, best-of-n, verdicts",
     response_class=Response,
     responses={
@@ -359,7 +368,7 @@ class ReportOptions(BaseModel):
 
 
 @runs_router.get(
-    "/{run:path}",
+    "/{run:run}",
     summary="Read the figures of a run, by step and by criterion",
     responses=problem_responses(404, 422, 503),
 )
@@ -485,8 +494,8 @@ async def write_labels(
             message = "this is not the id of a verdict; take the id of GET /v1/verdicts unchanged"
             raise invalid_field(f"labels.{place}.verdict", message) from None
     try:
-        await store.set_labels(identity.project_id, given, identity.actor)
+        removed = await store.set_labels(identity.project_id, given, identity.actor)
     except LookupError as error:
         raise NotFound(f"No label was stored: {error.args[0]}.", title="Unknown verdict") from None
-    removed = sum(met is None for met in given.values())
-    return LabelReceipt(labeller=identity.actor, stored=len(given) - removed, removed=removed)
+    stored = sum(met is not None for met in given.values())
+    return LabelReceipt(labeller=identity.actor, stored=stored, removed=removed)

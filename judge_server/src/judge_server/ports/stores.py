@@ -331,6 +331,9 @@ class LedgerReader(RunReader, Protocol):
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
         """Return texts by digest, as JSON; those not stored are absent."""
 
+    async def short_texts(self, project_id: str, digests: Sequence[bytes], max_bytes: int) -> dict[bytes, str | None]:
+        """Return texts as `texts` does, with None for each that has more than `max_bytes`, plain or compressed."""
+
     async def verdicts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, VerdictRow]:
         """Return verdicts by the digest of their call; calls without a verdict are absent."""
 
@@ -376,13 +379,13 @@ class LabelStore(Protocol):
     """
 
     async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:
-        """Set a person's label of a verdict, or remove it if `met` is None.
+        """Set a person's label of a verdict, or remove it if `met` is None; return the new label, or the removed one.
 
         Raises `LookupError` if the verdict does not exist.
         """
 
-    async def set_labels(self, project_id: str, labels: Mapping[VerdictKey, bool | None], labeller: str) -> None:
-        """Set or remove a person's labels of several verdicts, all or none; see `set_label`."""
+    async def set_labels(self, project_id: str, labels: Mapping[VerdictKey, bool | None], labeller: str) -> int:
+        """Set or remove a person's labels of several verdicts, all or none; return how many were removed."""
 
     async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
         """Return the selected labels of a run, by verdict and person."""

@@ -512,11 +512,12 @@ class FirstJudgement(NamedTuple):
 class JudgedRequest:
     """A judged request, complete and no longer modified.
 
-    `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
-    from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
-    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
-    `rules` say which verdicts were uncertain, and `reward_rules` how rewards were computed; None if none were asked
-    for. `declared_rewards` are those under the rubric's own weights, None where others were not used.
+    `rewards` holds each response's reward and status in order; it is empty if none were computed, and both are None for
+    the responses of a group that got none, at which a stream failed. `seconds` is the time from arrival to answer.
+    `record_id` is the 16-byte id to record under, so that a request sent again is recorded only once: the first write
+    stands. `compared` holds each response's first judgement if this is a gold judge's request. `rules` say which
+    verdicts were uncertain, and `reward_rules` how rewards were computed; None if none were asked for.
+    `declared_rewards` are those under the rubric's own weights, None where others were not used.
     """
 
     project_id: str
@@ -525,7 +526,7 @@ class JudgedRequest:
     prepared: PreparedConfig | None
     groups: Sequence[PlannedGroup]
     outcomes: Outcomes
-    rewards: Sequence[tuple[float | None, str]]
+    rewards: Sequence[tuple[float | None, str | None]]
     seconds: float
     at: datetime
     record_id: bytes | None = None

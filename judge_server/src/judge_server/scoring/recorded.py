@@ -33,6 +33,9 @@ from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 PAGE_CHARACTERS = 4_000_000
 """A page of recorded verdicts ends before its texts have more characters than this, unless one verdict alone has."""
 
+_TEXTS_OF_USES, _SHORT_BYTES = 32, 2**16
+"""The short texts of so many verdicts are read at once, and each longer text alone: no page needs much memory."""
+
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
 _CURSOR = struct.Struct(">16sII")
@@ -148,19 +151,27 @@ async def _with_texts(
     ledger: LedgerReader, project_id: str, page: Sequence[UseRecord]
 ) -> tuple[list[UseRecord], dict[bytes, str]]:
     """Return the first of these uses, with texts of `PAGE_CHARACTERS` together, and their texts by digest."""
-    kept: list[UseRecord] = []
-    found: dict[bytes, str] = {}
+    found: dict[bytes, str | None] = {}
     characters = 0
-    for use in page:
-        row = use.response
-        own = {digest for digest in (row.prompt, row.response, row.grounding) if digest is not None}
-        if missing := own - found.keys():
-            found |= dict.fromkeys(missing, "") | await ledger.texts(project_id, list(missing))
-        characters += sum([len(found[digest]) for digest in own])
-        if kept and characters > PAGE_CHARACTERS:
+    for number, use in enumerate(page):
+        if number % _TEXTS_OF_USES == 0:
+            missing = {digest for one in page[number : number + _TEXTS_OF_USES] for digest in _text_digests(one)}
+            missing -= found.keys()
+            found |= dict.fromkeys(missing, "")
+            found |= await ledger.short_texts(project_id, list(missing), _SHORT_BYTES)
+        own = _text_digests(use)
+        if long := [digest for digest in own if found[digest] is None]:
+            found |= dict.fromkeys(long, "") | await ledger.texts(project_id, long)
+        characters += sum([len(found[digest] or "") for digest in own])
+        if number and characters > PAGE_CHARACTERS:
+            page = page[:number]
             break
-        kept.append(use)
-    return kept, {digest: text for digest, text in found.items() if text}
+    return list(page), {digest: text for digest, text in found.items() if text}
+
+
+def _text_digests(use: UseRecord) -> set[bytes]:
+    row = use.response
+    return {digest for digest in (row.prompt, row.response, row.grounding) if digest is not None}
 
 
 def encode_cursor(use: UseRow | VerdictKey) -> str:

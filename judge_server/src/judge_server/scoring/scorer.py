@@ -197,7 +197,7 @@ class Scorer:
             try:
                 groups = tuple([await _reward_group(job, group, slicer) for group in judged])
             except ServiceError:
-                self._record(replace(job, record_id=None))  # a repetition may be answered, and is then recorded
+                self._record_refused(job, {group.place: None for group in judged})
                 raise
             usage = self._record(job, groups)
             return wire.RewardAnswer(**_summary_fields(self.judge, job, usage), groups=groups)
@@ -248,15 +248,20 @@ class Scorer:
         async with self._planned(request, request_id, project_id, record_id) as job:
             slicer = TimeSlicer()
             news = _NewVerdicts(job) if each_verdict and not job.is_ranking else None
-            rewarded: dict[int, wire.GroupRewards] = {}
-            async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
-                async for judged in judging:
-                    for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
-                        await slicer.yield_if_due()  # a page shows each verdict, and one request may have 200,000
-                        yield verdict
-                    if judged is not None:
-                        rewarded[judged.place] = await _reward_group(job, judged, slicer)
-                        yield rewarded[judged.place]
+            rewarded: dict[int, wire.GroupRewards | None] = {}
+            try:
+                async with aclosing(self.run(job, None if news is None else FOLLOW_INTERVAL_S)) as judging:
+                    async for judged in judging:
+                        for verdict in news.take(None if judged is None else judged.place) if news is not None else ():
+                            await slicer.yield_if_due()  # a page shows each verdict, and one request may have 200,000
+                            yield verdict
+                        if judged is not None:
+                            rewarded[judged.place] = None
+                            rewarded[judged.place] = group = await _reward_group(job, judged, slicer)
+                            yield group
+            except Exception:
+                self._record_refused(job, rewarded)
+                raise
             usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
             yield wire.RewardSummary(**_summary_fields(self.judge, job, usage))
 
@@ -349,7 +354,8 @@ class Scorer:
         else:
             planned_by = prepared
             if isinstance(request, wire.VerdictRequest) and request.fresh and prepared is not None:
-                planned_by = _with_new_digests(prepared, secrets.token_hex(16))
+                # a repetition under an idempotency key has the same digests, so it finds the verdicts of the first
+                planned_by = _with_new_digests(prepared, (record_id or secrets.token_bytes(16)).hex())
             groups = await plan_groups(self.judge, planned_by, asked, rubrics, deadline, rewarded)
             rounds = [OneRound(group, asked.judging.on_decoy) for group in groups]
         return ScoringJob(
@@ -365,14 +371,27 @@ class Scorer:
             rounds,
         )
 
-    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards] = ()) -> wire.Usage:
-        """Count and record what was judged; return what it cost."""
-        request, rewarded = job.request, [response for group in groups for response in group.responses]
+    def _record_refused(self, job: ScoringJob, judged: Mapping[int, wire.GroupRewards | None]) -> None:
+        """Record the judged groups of a request that fails, by place, with the rewards of those that were answered.
+
+        The record has an id of its own, because a repetition under the same key may be answered, and is then recorded.
+        """
+        places = sorted(judged)
+        if places:
+            groups = [judged[place] for place in places]
+            part = replace(job, record_id=None, groups=[job.groups[place] for place in places])
+            self._record(part, () if all(group is None for group in groups) else groups)
+
+    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards | None] = ()) -> wire.Usage:
+        """Count and record what was judged; return what it cost. `groups` has None for a group without rewards."""
+        request, rewarded = job.request, list[wire.ResponseReward | None]()
+        for planned, group in zip(job.groups, groups, strict=False):
+            rewarded += [None] * len(planned.responses) if group is None else group.responses
         assert not isinstance(request, wire.ComparisonRequest)
         usage = usage_of(job.outcomes, job.groups, job.rules, checklist=request.protocol == "checklist")
         wants_rewards = isinstance(request, wire.RewardRequest)
         if wants_rewards:
-            numbers = [response.reward for response in rewarded if response.reward is not None]
+            numbers = [one.reward for one in rewarded if one is not None and one.reward is not None]
             self.judge.metrics.observe_rewards(job.caller, numbers)
         self.judge.metrics.count_uncertain(usage.uncertain)
         if self.recorder is not None:
@@ -384,8 +403,8 @@ class Scorer:
                     job.prepared,
                     job.groups,
                     job.outcomes,
-                    rewards=[(response.reward, response.status) for response in rewarded],
-                    declared_rewards=[response.declared_reward for response in rewarded],
+                    rewards=[(None, None) if one is None else (one.reward, one.status) for one in rewarded],
+                    declared_rewards=[None if one is None else one.declared_reward for one in rewarded],
                     seconds=asyncio.get_running_loop().time() - (job.deadline - request.deadline_s),
                     at=datetime.now(UTC),
                     record_id=job.record_id,

@@ -29,24 +29,35 @@ _KEY = ("project_id", "run", "request", "place", "slot")
 def set_label(
     connection: Connection, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None
 ) -> LabelRow | None:
-    """Set a person's label of a verdict, or remove it if `met` is None; raises `LookupError` for an unknown verdict."""
+    """Set a person's label of a verdict, or remove it if `met` is None.
+
+    Returns the new label, or the removed one; None if there was none to remove. Raises `LookupError` for an unknown
+    verdict.
+    """
     here = {"project_id": project_id, **verdict._asdict()}
     found = select(uses.c.criterion).filter_by(**here, vote=0)
     criterion = connection.execute(found).scalar_one_or_none()
     if criterion is None:
         raise LookupError(f"the ledger has no such verdict in run {verdict.run!r}; it may have been purged")
     if met is None:
-        connection.execute(delete(labels).filter_by(**here, labeller=labeller))
-        return None
+        gone = delete(labels).filter_by(**here, labeller=labeller).returning(*labels.c)
+        removed = connection.execute(gone).one_or_none()
+        return None if removed is None else LabelRow(*removed)
     row = LabelRow(project_id, *verdict, labeller, criterion, met, datetime.now(UTC))
     connection.execute(upsert(labels, connection), row._asdict())
     return row
 
 
-def set_labels(connection: Connection, project_id: str, given: Mapping[VerdictKey, bool | None], labeller: str) -> None:
-    """Set or remove a person's labels of several verdicts, all or none; raises as `set_label` does."""
+def set_labels(connection: Connection, project_id: str, given: Mapping[VerdictKey, bool | None], labeller: str) -> int:
+    """Set or remove a person's labels of several verdicts, all or none; return how many were removed.
+
+    Raises as `set_label` does.
+    """
+    removed = 0
     for verdict, met in sorted(given.items(), key=lambda one: one[0]):  # so that two writers cannot deadlock
-        set_label(connection, project_id, verdict, labeller, met)
+        label = set_label(connection, project_id, verdict, labeller, met)
+        removed += met is None and label is not None
+    return removed
 
 
 def labels_of(connection: Connection, wanted: LabelFilter) -> list[LabelRow]:

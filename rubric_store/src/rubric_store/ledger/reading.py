@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, or_, select, tuple_
 
 from rubric_store.ledger.rows import (
     LEFT_OUT,
@@ -219,6 +219,20 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
     """Texts by digest, as JSON, without those that the ledger does not keep."""
     stored = select(texts.c.digest, texts.c.body).where(texts.c.project_id == project_id, texts.c.digest.in_(digests))
     return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(stored)}
+
+
+def short_texts_of(
+    connection: Connection, project_id: str, digests: Sequence[bytes], max_bytes: int
+) -> dict[bytes, str | None]:
+    """Texts by digest, as `texts_of`, with None for each that has more than `max_bytes`, plain or compressed."""
+    short = case((func.length(texts.c.body) <= max_bytes, texts.c.body))
+    stored = select(texts.c.digest, short).where(texts.c.project_id == project_id, texts.c.digest.in_(digests))
+    found: dict[bytes, str | None] = {}
+    for digest, body in connection.execute(stored):
+        reader = zlib.decompressobj()
+        text = reader.decompress(body or b"", max_bytes + 1)  # a compressed text may be a thousand times as long
+        found[digest] = text.decode() if reader.eof and len(text) <= max_bytes else None
+    return found
 
 
 def verdicts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, VerdictRow]:

@@ -133,6 +133,7 @@ class SQLLedger:
 
     uses = _in_thread(reading.page)
     texts = _in_thread(reading.texts_of)
+    short_texts = _in_thread(reading.short_texts_of)
     verdicts = _in_thread(reading.verdicts_of)
     judged_run = _in_thread(reading.judged_run)
     judged_responses = _in_thread(reading.judged_responses)

@@ -131,17 +131,19 @@ def test_in_outcome_mode_the_judges_reward_decides_what_is_right(tmp_path, url):
     assert batch(trained)[1] == [2] * 4 + [1] * 4
 
 
-def test_rubrics_evolve_by_which_responses_of_the_last_round_are_right(tmp_path, url):
+def test_rubrics_evolve_by_the_responses_of_every_round(tmp_path, url):
+    texts = [MIXED, ALL_RIGHT, ALL_WRONG, (WRONG, RIGHT, WRONG, WRONG)]
     with Client(url) as client:
-        names = [client.publish_rubric(f"tests/refilled-{n}", CRITERIA[3:]).name for n in range(3)]
+        names = [client.publish_rubric(f"tests/refilled-{n}", CRITERIA[3:]).name for n in range(4)]
     options = {**DYNAMIC, "filter_metric": "accuracy"}
-    rollouts = ByPrompt(MIXED, ALL_RIGHT, (WRONG, RIGHT, WRONG, WRONG))
-    trained = made(tmp_path, url, rollouts, data=dataset(prompts=3, rubric=names), options=options)
+    rollouts = ByPrompt(*texts)
+    trained = made(tmp_path, url, rollouts, data=dataset(prompts=4, rubric=names), options=options)
     evolving = EvolvingRubrics(url, every_n_steps=100)
     trained.add_callback(evolving)
-    assert batch(trained)[1] == [0] * 4 + [2] * 4
+    assert batch(trained)[1] == [0] * 4 + [3] * 4
     correct = {one["reference"]: one["correct"] for one in evolving.state()["groups"]}
-    assert correct[names[2]] == [False, True, False, False]
+    tried = {number for numbers in rollouts.calls for number in numbers}
+    assert correct == {names[n]: [text == RIGHT for text in texts[n]] for n in tried}
 
 
 SURE = ("It is 3+4=7.\nFinal answer: 14", "Who knows?\nFinal answer: 15", "Final answer: 14", "Or 7.\nFinal answer: 2")

@@ -52,6 +52,11 @@ def media_digest(given: object) -> str:
     return hasher.hexdigest()
 
 
+def prompt_digest(prompt: Any) -> str:
+    """Hash a prompt, text or messages; equal content has equal digests, on every rank and in a resumed run."""
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=media_digest).encode()).hexdigest()
+
+
 def _media_pieces(given: Any) -> Iterator[bytes]:
     """Yield the content of a value: its nesting, and of images, arrays and tensors their form and elements."""
     if isinstance(given, bytes | bytearray | memoryview):

@@ -57,8 +57,8 @@ class ScoredGeneration:
         correct: for each of the N responses, whether the criteria of kind `answer` are satisfied; None if there are
             none or if missing verdicts decide. None in place of the list if unknown.
         step: the number of optimizer steps before this batch.
-        reward: the trainer's `RubricReward`; None without one. Its `last` holds the n judged responses, or those of the
-            last round of refilling.
+        reward: the trainer's `RubricReward`; None without one. Its `last` holds the n judged responses, followed by
+            those of each further round of refilling.
     """
 
     rewards: Sequence[float | None]

@@ -5,8 +5,6 @@ loop's arguments. A row selects the loop by its column `agent_name`; validation 
 mathematics is in `trainer_client.scaffold`. Needs verl.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -14,6 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
 from trainer_client.errors import InvalidRequest
+from trainer_client.rows.reading import prompt_digest
 from trainer_client.rows.tables import to_plain_data
 from trainer_client.scaffold import (
     Decay,
@@ -123,7 +122,7 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
             len(criteria),
             ratios,
             run_seed=self._seed,
-            prompt_id=hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest(),
+            prompt_id=prompt_digest(messages),
             step=step,
             sample=sample,
         )

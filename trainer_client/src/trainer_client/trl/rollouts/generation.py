@@ -10,9 +10,7 @@ parallel with the prompts that it is given. Code that tokenizes or generates onl
 """
 
 import asyncio
-import hashlib
 import inspect
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from trl.trainer.utils import pad
 
 from trainer_client.measures import self_internalization_gap
 from trainer_client.refine import RefinementDecision, RefinementOutcome, assess_group, refinement_prompt
+from trainer_client.rows.reading import prompt_digest
 from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.trl.scoring.results import ScoredRow
@@ -170,7 +169,7 @@ class RolloutGenerator:
         criteria = [tuple([one for one in each if not one.shadow]) for each in judged]  # the policy never sees shadows
         first, size = self.first(len(prompts)), self.group_size
         rows = [
-            SampleRequest(prompt, _prompt_id(prompt), own, (first + row) % size + 1, size)
+            SampleRequest(prompt, prompt_digest(prompt)[:16], own, (first + row) % size + 1, size)
             for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
         ]
         step, total = trainer.state.global_step + 1, max(trainer.state.max_steps, 1)
@@ -202,10 +201,6 @@ def _global_share(flags: Sequence[bool]) -> float:
     """Return the share of true flags over all ranks."""
     gathered: list[bool] = gather_object(list(flags))
     return sum(gathered) / len(gathered)
-
-
-def _prompt_id(prompt: Any) -> str:
-    return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], output: dict[str, Any]) -> torch.Tensor:

@@ -25,6 +25,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from trainer_client.trl.methods import Rollout
 from trainer_client.trl.methods.base import groups_of
 from trainer_client.trl.rollouts.generation import COMPLETION_IDS, COMPLETIONS, GenerationOutput, SampledBatch
+from trainer_client.trl.scoring.results import ScoredBatch, ScoredRow
 
 _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 5, 6, 7
 _PER_RESPONSE_FIELDS = (0, 1, 2, 3, 4)
@@ -88,6 +89,7 @@ class _GenerationRound:
         sampled: the n responses.
         rewards: N x F, by reward function.
         rollouts: N rollouts, with their rewards.
+        judged: the n judged responses; empty without a `RubricReward`.
         added: for each of the n responses, the columns that a rollout function added.
         logged: columns of n values for TRL's table of completions.
     """
@@ -95,6 +97,7 @@ class _GenerationRound:
     sampled: SampledBatch
     rewards: torch.Tensor
     rollouts: list[Rollout]
+    judged: Sequence[ScoredRow]
     added: list[dict[str, Any]]
     logged: dict[str, list[Any]]
 
@@ -139,7 +142,7 @@ class Refiller:
         """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
 
         Replacing groups changes the prompts and columns of this rank's rows in place. The scores of the completed batch
-        are those of `take_scores`.
+        are those of `take_scores`; `last` of the `RubricReward` gets the judged responses of all rounds.
         """
         trainer, method = self._trainer, self._trainer.method
         columns, seen_keys = list(inputs[0]), set[str]()
@@ -148,7 +151,7 @@ class Refiller:
         size = len(self.groups)
         left = [place for place, group in enumerate(self.groups) if method.uninformative(group, trainer._memory)]
         num_informative, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
-        batch_rows = len(batch.rollouts)
+        batch_rows, judged = len(batch.rollouts), [*batch.judged]
         rubric_rewards = [
             one for one in (trainer.rubric_reward, trainer._generation.rubric_only_reward) if one is not None
         ]
@@ -164,6 +167,7 @@ class Refiller:
             further = [self._columns(row, columns) for row in own]
             with _scoring_part_of_batch(batch_rows, rubric_rewards):
                 current = self._round([row["prompt"] for row in further], further, generate)
+            judged += current.judged
             groups = groups_of(self._size, current.rollouts)
             metrics.append((len(groups), current.sampled.metrics))
             self.groups += groups
@@ -174,6 +178,8 @@ class Refiller:
             for response in self._move(batch, current, own, moves):
                 self._place_response(batch, response, prompts, inputs, columns)
         self._scored = batch.rewards, batch.rollouts
+        if trainer.rubric_reward is not None:
+            trainer.rubric_reward.last = ScoredBatch(judged)
         trainer._pending_extra_logs.update(batch.logged)
         trainer._inputs = inputs
         self.metrics = {
@@ -254,7 +260,9 @@ class Refiller:
         columns = dict(trainer._pending_extra_logs)
         trainer._pending_extra_logs.clear()
         logged = {name: list(values) for name, values in columns.items() if len(values) == len(inputs)}
-        return _GenerationRound(sampled, rewards.clone(), trainer.gathered_rollouts(), added, logged)
+        scored = None if trainer.rubric_reward is None else trainer.rubric_reward.last
+        judged = () if scored is None else scored.rows
+        return _GenerationRound(sampled, rewards.clone(), trainer.gathered_rollouts(), judged, added, logged)
 
     def _move(
         self, batch: _GenerationRound, current: _GenerationRound, rows: Sequence[int], moves: Mapping[int, int]
