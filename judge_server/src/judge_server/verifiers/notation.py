@@ -46,7 +46,17 @@ _SIGNS = str.maketrans(
     | {"±": r"\pm ", "∓": r"\mp ", "º": "°", "˚": "°", "′": "'", "″": "''", "‴": "'''", "ℝ": r"\mathbb{R} "}
     | {"ℤ": r"\mathbb{Z} ", "ℕ": r"\mathbb{N} ", "ℚ": r"\mathbb{Q} ", "ℂ": r"\mathbb{C} ", "…": "...", "⋯": "..."}
     | {"、": ", ", "。": ". ", "٫": ".", "٬": ",", "٪": "%", "µ": "μ", "Ω": "Ω", "∆": r"\Delta ", "℃": "°C", "℉": "°F"}
-    | {"∶": ":", "¢": " cents ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∠": r"\angle "}
+    | {
+        "⟨": r"\langle ",
+        "⟩": r"\rangle ",
+        "∶": ":",
+        "¢": " cents ",
+        "⌊": r"\lfloor ",
+        "⌋": r"\rfloor ",
+        "⌈": r"\lceil ",
+        "⌉": r"\rceil ",
+        "∠": r"\angle ",
+    }
     | {
         "△": r"\triangle ",
         "→": r"\to ",

@@ -326,7 +326,8 @@ class _Parser(Cursor):
                 self._at += 1
                 factors.append(Term("inverse", (self._signed_factor(),)))
             elif self._begins_factor(factors, constant):
-                factor = self._simple_fraction() if token.kind == "number" else self._power()
+                is_part = token.kind == "number" and factors[-1].head == "number"  # of a mixed number
+                factor = self._simple_fraction() if is_part else self._power()
                 is_mixed = len(factors) == 1 and token.text != "("  # `2(3/4)` is a product
                 if is_mixed and (whole := mixed(factors[0], factor)) is not None:
                     factors = [self._scaled(whole)]
@@ -406,6 +407,8 @@ class _Parser(Cursor):
             short = not (token.spaced or token.upright) or len(token.text) < 3
             return short or token.text in _WRITTEN_FUNCTIONS | _GREEK_WORDS
         if token.kind == "number":
+            if factors[-1].text == "factorial":
+                return True
             whole = len(factors) == 1 and factors[0].head == "number"
             return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
         if token.kind == "command":
@@ -420,7 +423,7 @@ class _Parser(Cursor):
             is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
             return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
         if token.text == "[":
-            return not token.spaced and factors[-1].head == "symbol"
+            return not token.spaced and factors[-1].head == "symbol" and factors[-1].text != "\\infty"
         return token.text in ("(", "{") or (token.text == "|" and not self._bars)
 
     def _power(self) -> Term:
@@ -506,6 +509,8 @@ class _Parser(Cursor):
         if token.text == "]" and self._depth < 4:
             return self._bracketed(token.text)
         if token.text == "{":
+            if self._accept("}"):
+                return Term("symbol", text="\\emptyset")
             self._at -= 1
             return self._braced()
         if token.text == "|":
@@ -679,7 +684,7 @@ class _Parser(Cursor):
                 return inside
         elif inside.text != ",":
             raise NotRead
-        elif pair == "()":
+        elif pair == "()" or (pair == "][" and len(parts) == 2):  # `]0, 1[` is ISO 80000's way to write `(0, 1)`
             return Term("tuple", parts)
         elif len(parts) == 2:
             return Term("interval", parts, text=("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
@@ -710,7 +715,7 @@ class _Parser(Cursor):
     def _function_argument(self) -> Term:
         """Read the argument of a function: in brackets, or the factors that follow without a sign."""
         if self._peek().text in ("(", "[", "{", "|"):
-            return self._power() if self._peek().text != "{" else self._braced()
+            return self._primary()  # a power after the brackets is that of the function's value
         negative = self._accept("-")
         term = self._power()
         factors = [term]
@@ -730,6 +735,8 @@ class _Parser(Cursor):
         self._expect("{")
         kind = self._next().text
         self._expect("}")
+        if kind == "cases":
+            return self._cases()
         if kind not in ("pmatrix", "bmatrix", "vmatrix", "matrix", "Bmatrix", "array", "smallmatrix"):
             raise NotRead
         if kind == "array":
@@ -749,3 +756,25 @@ class _Parser(Cursor):
             self._expect(text)
         self._depth -= 1
         return Term("matrix", tuple(rows), text="determinant" if kind == "vmatrix" else "")
+
+    def _cases(self) -> Term:
+        r"""Read the rows of `cases` up to its end: a system of equations, or values with their conditions."""
+        self._deeper()
+        rows: list[Term] = []
+        while self._peek().text != "\\end":
+            cells = [self._item(("&",))]
+            self._accept(",", ";")
+            if self._accept("&"):
+                self._accept("if", "for", "when", "where")
+                is_rest = self._accept("otherwise", "else")
+                cells.append(Term("symbol", text="name otherwise") if is_rest else self._item(("\\\\",)))
+                self._accept(",", ";", ".")
+            rows.append(Term("row", tuple(cells)))
+            if not self._accept("\\\\"):
+                break
+        for text in ("\\end", "{", "cases", "}"):
+            self._expect(text)
+        self._depth -= 1
+        if all(len(row.parts) == 1 and row.parts[0].head == "relation" for row in rows):
+            rows = [row.parts[0] for row in rows]
+        return Term("list", tuple(rows), text=",")

@@ -340,7 +340,19 @@ def _values_of_one_name(term: Term) -> _Named | None:
     return _Named(bases.pop(), tuple(values), indexed=True)
 
 
+def _one_by_one(term: Term, other: Term) -> Term:
+    """Return `(x, y) = (1, 2)` as `x = 1, y = 2` if the other answer is such a list."""
+    if term.head != "relation" or term.text != "=" or other.head != "list" or not _is_about_relations(other):
+        return term
+    names, values = term.parts
+    if not names.head == values.head == "tuple" or len(names.parts) != len(values.parts) or not _is_name(names):
+        return term
+    pairs = zip(names.parts, values.parts, strict=True)
+    return Term("list", tuple(Term("relation", pair, text="=") for pair in pairs), text=",")
+
+
 def _same_relation(a: Term, b: Term) -> bool:
+    a, b = _one_by_one(a, b), _one_by_one(b, a)
     values_a, values_b = _values_of_one_name(a), _values_of_one_name(b)
     if values_a and values_b:
         both_indexed = values_a.indexed and values_b.indexed

@@ -120,7 +120,9 @@ _WORDS = _table(  # any case, in the singular
     rad: radian = 1; m2: hectare = 10000; m2: acre = 40468564224/10000000; knot: knot = 1; unit: unit = 1;
     USD: dollar buck usd = 1; USD: cent penny pennies = 1/100; USD: nickel = 1/20; USD: dime = 1/10;
     EUR: euro eur = 1; GBP: gbp = 1; JPY: yen = 1; CNY: yuan = 1; INR: rupee rs = 1; RUB: ruble rouble = 1;
-    KRW: won = 1; MXN: peso = 1; BRL: reais = 1; CHF: franc = 1
+    KRW: won = 1; MXN: peso = 1; BRL: reais = 1; CHF: franc = 1;
+    CNY: 元 人民币 = 1; JPY: 円 日元 = 1; KRW: 원 = 1; m: 米 = 1; m: 厘米 = 1/100; m: 千米 公里 = 1000;
+    kg: 千克 公斤 = 1; kg: 克 = 1/1000; s: 秒 = 1; s: 分钟 = 60; s: 小时 = 3600; s: 天 = 86400
     """,
     _BASES,
 )
@@ -276,7 +278,13 @@ def read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: 
     unit: Unit | None = None
     power = 1
     for _ in range(6):
-        factor, after = _read_unit_factor(tokens, at, glued=glued and unit is None, unsure_allowed=unsure_allowed)
+        if power < 0 and tokens[at : at + 1] and tokens[at].text == "(":  # `J/(mol·K)`
+            factor, after = read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+            if after >= len(tokens) or tokens[after].text != ")":
+                return None, at
+            after += 1
+        else:
+            factor, after = _read_unit_factor(tokens, at, glued=glued and unit is None, unsure_allowed=unsure_allowed)
         if factor is None:
             return (unit, at) if power == 1 and unit is not None and not _joins(tokens, at - 1) else (None, at)
         unit = Unit().times(factor, power) if unit is None else unit.times(factor, power)

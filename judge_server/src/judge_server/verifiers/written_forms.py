@@ -37,14 +37,16 @@ _HALF = re.compile(
     r"(?P<hour>1[0-2]|0?[1-9])(?::(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?)? ?(?P<half>[ap])\.? ?m\.?"
 )
 _WHOLE = re.compile(r"(?P<hour>0\d|1[3-9]|2[0-3]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?")
+_ZONE = re.compile(r"(?<=[\dm.]) ?\(?(?P<zone>utc|gmt|cet|[a-z]{1,3}[sd]t|[ecmp]t)\)?\Z")
 _NAMED_TIMES = dict.fromkeys(["noon", "12 noon", "12:00 noon"], "12 pm")
 _NAMED_TIMES |= dict.fromkeys(["midnight", "12 midnight", "12:00 midnight"], "12 am")
 
 
 def date_or_time(answer: str) -> tuple[str, ...] | None:
-    """Return a date as year, month and day, or a time of day in seconds; None if an answer is neither.
+    """Return a date as year, month and day, or a time of day in seconds with its zone; None if an answer is neither.
 
-    A weekday must be that of the date; without a year, it is a part of the date.
+    Zones are compared as they are written, and a time without one is not that of a zone. A weekday must be that of the
+    date; without a year, it is a part of the date.
     """
     if len(answer) > 80:
         return None
@@ -55,13 +57,16 @@ def date_or_time(answer: str) -> tuple[str, ...] | None:
             parts = found.groupdict()
             month = int(parts.get("number") or _MONTHS.index(parts["month"][:3]) + 1)
             return _date(parts.get("year"), month, int(parts["day"]), parts["weekday"])
+    zone = ""
+    if zoned := _ZONE.search(text):
+        text, zone = text[: zoned.start()], zoned["zone"]
     text = _NAMED_TIMES.get(text, text)
     if (time := _HALF.fullmatch(text) or _WHOLE.fullmatch(text)) is None:
         return None
     hour = int(time["hour"])
     if half := time.groupdict().get("half"):
         hour = hour % 12 + 12 * (half == "p")
-    return ("time", str(3600 * hour + 60 * int(time["minute"] or 0) + int(time["second"] or 0)))
+    return ("time", str(3600 * hour + 60 * int(time["minute"] or 0) + int(time["second"] or 0)), zone)
 
 
 def _date(year: str | None, month: int, day: int, weekday: str | None) -> tuple[str, ...] | None:

@@ -68,6 +68,12 @@ _DENIED = re.compile(
     r"|[\s$*_.)\]}\\]{0,8}+\((?:incorrect|wrong|false|not (?:correct|right|true))\b",
     re.IGNORECASE,
 )
+_OR = re.compile(
+    r"(?:</?[a-z_]{1,20}>|[\s$*_`.,;)\]}\\]){0,12}+(?:\b(?:or|oder|ou|или)\b|或者?)"
+    r"(?![ \t,]*+(?:maybe|rather|perhaps)\b),?\s*+(?:equivalently\b,?\s*+)?+(?P<other>[^\n]*+)",
+    re.IGNORECASE,
+)
+"""An alternative right after an answer."""
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
 _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
 _ITEM = re.compile(
@@ -148,7 +154,8 @@ def extract_final_answer(text: str) -> str | None:
     short line.
 
     A later sentence that repeats an earlier answer (`\boxed{4}`, then `Final answer: She has 4 apples`) confirms it. An
-    answer that the response then takes back ("Wait, actually 74") is none.
+    answer that the response then takes back ("Wait, actually 74") is none. An alternative right after it ("or 41") is
+    a part of it.
 
     Decoration and reasons are removed (`final_answer.text.plain_answer`); `72 or 73` and `5, if n is even` stay whole.
     """
@@ -216,7 +223,11 @@ def _stated(text: str, *, nested: bool) -> str | None:
     if final is None or (final.kind == "loose" and not is_value(final.answer)):
         conclusion = _conclusion(text[last_line_start:])
         return conclusion if final is None or conclusion is not None else final.answer
-    return None if _is_taken_back(text, final) else final.answer
+    if _is_taken_back(text, final):
+        return None
+    alternative = _OR.match(text, final.end)
+    other = without_end_tokens(alternative["other"]) if alternative else ""
+    return f"{final.answer} or {other}" if other else final.answer
 
 
 def _replaces(new: _Statement, old: _Statement) -> bool:
