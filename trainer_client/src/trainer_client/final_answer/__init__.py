@@ -69,11 +69,11 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _OR = re.compile(
-    r"(?:</?[a-z_]{1,20}>|[\s$*_`.,;)\]}\\]){0,12}+(?:\b(?:or|oder|ou|или)\b|或者?)"
+    r"(?:</?[a-z_]{1,20}>|[\s$*_`.,;)\]}\\]){0,12}+(?P<or>\b(?:or|oder|ou|или)\b|或者?)"
     r"(?![ \t,]*+(?:maybe|rather|perhaps)\b),?\s*+(?:equivalently\b,?\s*+)?+(?P<other>[^\n]*+)",
     re.IGNORECASE,
 )
-"""An alternative right after an answer."""
+"""An alternative right after an answer, or a sentence that begins with "Or"."""
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
 _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
 _ITEM = re.compile(
@@ -225,9 +225,11 @@ def _stated(text: str, *, nested: bool) -> str | None:
         return conclusion if final is None or conclusion is not None else final.answer
     if _is_taken_back(text, final):
         return None
-    alternative = _OR.match(text, final.end)
-    other = without_end_tokens(alternative["other"]) if alternative else ""
-    return f"{final.answer} or {other}" if other else final.answer
+    if (found := _OR.match(text, final.end)) is None:
+        return final.answer
+    other = without_end_tokens(found["other"])
+    is_alternative = bool(other) if found["or"].islower() else is_value(plain_answer(other), words=0)
+    return f"{final.answer} or {other}" if is_alternative else final.answer
 
 
 def _replaces(new: _Statement, old: _Statement) -> bool:
