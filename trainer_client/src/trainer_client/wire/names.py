@@ -39,8 +39,11 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """The name of a judge, a template set, a project or a calibration."""
 
 
-def require_name(text: str, what: str, pattern: str = NAME_PATTERN) -> str:
-    """Return a text that names `what`, such as "a project"; raise `ValueError` if the pattern does not allow it."""
-    if not re.fullmatch(pattern, text):
-        raise ValueError(f"{text[:64]!r} cannot name {what}; {ALLOWED[pattern]}")
+_NAME = re.compile(NAME_PATTERN)
+
+
+def require_name(text: str, what: str) -> str:
+    """Return a text that names `what`, such as "a project"; raise `ValueError` if it cannot be a `Name`."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text[:64]!r} cannot name {what}; {ALLOWED[NAME_PATTERN]}")
     return text
