@@ -61,7 +61,7 @@ async def test_errors_in_a_project_request_are_reported(operator: AsyncClient) -
             await call
     with pytest.raises(InvalidRequest, match="weight"):
         await operator.set_limits("team-b", {"weight": 0})
-    with pytest.raises(InvalidRequest, match="not the name of a project"):
+    with pytest.raises(InvalidRequest, match="cannot name a project; use lower-case"):
         await operator.project("Team B")
     (mine, *_) = [key async for key in operator.api_keys()]
     with pytest.raises(NotFound, match="has no key"):

@@ -161,7 +161,7 @@ def test_lineage_may_be_a_model(service, connect):
         (lambda c: c.publish_rubric("a", [CRITERION], metadata={"a": "x" * 70_000}), "65536"),
         (lambda c: c.move_alias("a", "latest", 1, expected=None), "newest"),
         (lambda c: c.move_alias("a", "production", 0, expected=None), "version"),
-        (lambda c: c.move_alias("Bad", "production", 1, expected=None), "pattern"),
+        (lambda c: c.move_alias("Bad", "production", 1, expected=None), "such as math/algebra"),
         (lambda c: c.retire_rubric("a@1", "  "), "reason"),
         (lambda c: c.retire_rubric("No", "Wrong."), "name@3"),
         (lambda c: c.tag_rubric("a", ["x"] * 65), "tags"),

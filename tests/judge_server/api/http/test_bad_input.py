@@ -32,7 +32,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
         (rubric({"id": "a", "weight": 0}), "rubric.criteria", "positive weight"),
         (rubric({"id": "a", "weight": -1}), "rubric.criteria", "positive weight"),
         (rubric({"id": "a", "description": " "}), "rubric.criteria.0.description", "at least 1 character"),
-        (rubric({"id": "a b"}), "rubric.criteria.0.id", "pattern"),
+        (rubric({"id": "a b"}), "rubric.criteria.0.id", "such as shows-work"),
         (rubric({"id": "a", "kind": "vague"}), "rubric.criteria.0.kind", "'pitfall'"),
         (rubric({"id": "a", "wieght": 2}), "rubric.criteria.0.wieght", "did you mean 'weight'?"),
         (rubric({"id": "a", "weight": "much"}), "rubric.criteria.0.weight", "number"),
@@ -72,7 +72,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
         (request(judging={"criteria_per_call": 0}), "judging.criteria_per_call", "greater than"),
         (request(judging={"votes": 3}), "judging.votes", "exact probability"),
         (request(judging={"template": "mine"}), "judging.template", "no template set 'mine'"),
-        (request(judging={"template": "../x"}), "judging.template", "pattern"),
+        (request(judging={"template": "../x"}), "judging.template", "such as team-math"),
         (rubric({"id": "a", "verification": {"method": "magic"}}), "rubric.criteria.0.verification", "name a method"),
         (
             rubric({"id": "a", "verification": {"method": "regex", "pattern": "("}}),
