@@ -1,8 +1,8 @@
 """The process that holds a llama.cpp model: `python -m judge_server.engines.llamacpp.child`.
 
 It reads one JSON line of settings and serves llama.cpp's HTTP API on a loopback port under a key that only its parent
-has. It prints one JSON line with the address, and ends when its standard input closes, so that it never outlives its
-parent. It is a separate process so that an assertion in native code does not take the service down.
+has. It prints one JSON line with the address, or with the error, and ends when its standard input closes, so that it
+never outlives its parent. It is a separate process so that an assertion in native code does not take the service down.
 """
 
 import json
@@ -37,7 +37,11 @@ def main() -> None:
     params.fit_params = False
     params.cache_ram_mib = 0
     params.verbosity = 1
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:  # a traceback would fall into the middle of llama.cpp's log
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
     print(json.dumps({"address": server.listening_address, "build": f"xllamacpp {version('xllamacpp')}"}), flush=True)
     sys.stdin.read()
     os._exit(0)  # the native server's teardown may wait for a running decode, and is not needed

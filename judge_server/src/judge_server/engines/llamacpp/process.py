@@ -91,8 +91,9 @@ class LlamaCppProcess:
             line = await asyncio.wait_for(child.stdout.readline(), START_TIMEOUT_S)
         except TimeoutError:
             line = b""
-        if not line:
-            reason = await self._start_failure()
+        ready = json.loads(line or b'{"error": ""}')
+        if "error" in ready:
+            reason = await self._start_failure(ready["error"])
             if self.lora is not None and _REFUSED_ADAPTER in self._stderr_tail:
                 reason = reason.removeprefix("failed to apply lora adapter: ")
                 raise EngineStartError(
@@ -102,7 +103,6 @@ class LlamaCppProcess:
                 f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
                 "lower the engine's ?context=, or choose a smaller model"
             )
-        ready = json.loads(line)
         self._http = httpx2.AsyncClient(
             base_url=ready["address"],
             headers={"Authorization": f"Bearer {key}"},
@@ -167,8 +167,8 @@ class LlamaCppProcess:
         while chunk := await stream.read(_KEPT_OUTPUT):
             self._stderr_tail = (self._stderr_tail + chunk)[-_KEPT_OUTPUT:]
 
-    async def _start_failure(self) -> str:
-        """Return why the child did not start; stop it if it still tries."""
+    async def _start_failure(self, error: str) -> str:
+        """Return why the child did not start, by its log or else its `error`; stop it if it still tries."""
         assert self._child is not None
         try:
             killed = await asyncio.wait_for(self._child.wait(), 1.0) == -signal.SIGKILL
@@ -180,7 +180,7 @@ class LlamaCppProcess:
             return complaint[1].strip()
         if killed:
             return "it was killed while it loaded, probably because memory ran out"
-        return output.splitlines()[-1] if output else "it gave no reason"
+        return error or (output.splitlines()[-1] if output else "it gave no reason")
 
 
 class Weights(NamedTuple):
