@@ -72,6 +72,11 @@ def test_the_labels_of_gsm8k_are_reproduced():
         assert found == [float(label) for label in correct[group["id"]]]
 
 
+def test_brackets_of_units_that_nest_deeply_are_no_unit():
+    hostile = "5 m/(" + "s/(" * 997 + "s" + ")" * 998
+    assert decide(answered("math", hostile, ground_truth="5")).score == 0
+
+
 @pytest.mark.parametrize("distance", [1, 7, 31])
 def test_no_answer_of_math500_equals_another(distance):
     same = {(a, b) for a, b in zip(KEYS, KEYS[distance:] + KEYS[:distance], strict=True) if equal(a, b)}

@@ -273,13 +273,15 @@ def read_unit_fraction(tokens: Sequence[Token], at: int) -> tuple[Unit | None, i
     return found[0].times(found[1], -1), at
 
 
-def read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool) -> tuple[Unit | None, int]:
-    """Read a product and quotient of units, as in `km/h`, `square feet` or `eggs per day`."""
+def read_unit(
+    tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool, nested: bool = False
+) -> tuple[Unit | None, int]:
+    """Read a product and quotient of units, as in `km/h`, `J/(mol·K)` or `eggs per day`; brackets do not nest."""
     unit: Unit | None = None
     power = 1
     for _ in range(6):
-        if power < 0 and tokens[at : at + 1] and tokens[at].text == "(":  # `J/(mol·K)`
-            factor, after = read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+        if power < 0 and not nested and tokens[at : at + 1] and tokens[at].text == "(":
+            factor, after = read_unit(tokens, at + 1, glued=False, unsure_allowed=False, nested=True)
             if after >= len(tokens) or tokens[after].text != ")":
                 return None, at
             after += 1
