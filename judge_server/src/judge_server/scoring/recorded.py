@@ -34,7 +34,7 @@ PAGE_CHARACTERS = 4_000_000
 """A page of recorded verdicts ends before its texts have more characters than this, unless one verdict alone has."""
 
 _TEXTS_OF_USES, _SHORT_BYTES = 32, 2**16
-"""The short texts of so many verdicts are read at once, and each longer text alone: no page needs much memory."""
+"""How many verdicts' short texts are read at once. A longer text is read alone, so that no page needs much memory."""
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _STORED_IMAGE = re.compile(r"\[image sha256:[0-9a-f]{64}\]")
